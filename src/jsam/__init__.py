@@ -1,0 +1,1 @@
+"""Buy privacy truthfully, then train under exactly those contracts."""

@@ -1,0 +1,1 @@
+"""The economics: from reports to contracts. numpy and scipy only."""
