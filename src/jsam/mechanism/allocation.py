@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,8 @@ from jsam.mechanism.profiles import Profiles, two_thirds
 
 # Rows × profiles evaluated at once: large enough to be quick, small enough for the cache and for memory.
 CHUNK = 1 << 19
+# Profiles tried first under a cap on ε, to get a value that rules most others out.
+FIRST_TRIES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +62,19 @@ class SortedRows:
 
     def __init__(self, v: FloatArray) -> None:
         self._v = v
-        self._rows = np.arange(len(v))[:, None]
+        self._rows: IntArray = np.arange(len(v))[:, None]
         self._weights = _prefix_sums(two_thirds(v))
-        self._costs: FloatArray | None = None
+        self._costs = _prefix_sums(v)
+
+    def take(self, rows: IntArray) -> SortedRows:
+        taken = copy.copy(self)
+        taken._rows = self._rows[rows]
+        return taken
 
     def weight_sum(self, count: IntArray) -> FloatArray:
         return np.asarray(self._weights[self._rows, count])
 
     def cost_sum(self, count: IntArray) -> FloatArray:
-        if self._costs is None:
-            self._costs = _prefix_sums(self._v)
         return np.asarray(self._costs[self._rows, count])
 
     def cost_at(self, rank: IntArray) -> FloatArray:
@@ -104,24 +110,24 @@ def _values(rule: Rule, ranked: Ranked, rows: int, which: IntArray) -> Values:
     # Lifting the cap on ε can only help: whatever is beaten without it cannot win with it.
     uncapped = Weights(**{**rule.weights.__dict__, "max_epsilon": None})
     lower = evaluate(rule.profiles, which, ranked, uncapped).objective
-    order = lower.min(axis=0).argsort()
-    shape = (rows, len(which))
-    objective, cost, scale = np.full(shape, np.inf), np.zeros(shape), np.zeros(shape)
-    best = np.full(rows, np.inf)
-    step = 32
-    for start in range(0, len(which), step):
-        chunk = order[start : start + step]
-        if np.all(lower[:, order[start:]].min(axis=1) > best):
-            break
-        values = evaluate(rule.profiles, which[chunk], ranked, rule.weights)
-        objective[:, chunk], cost[:, chunk], scale[:, chunk] = values.objective, values.cost, values.scale
-        best = np.minimum(best, values.objective.min(axis=1))
+    objective, cost, scale = np.full(lower.shape, np.inf), np.zeros(lower.shape), np.zeros(lower.shape)
+
+    def fill(row: IntArray, column: IntArray) -> None:
+        for start in range(0, len(row), CHUNK):
+            i, j = row[start : start + CHUNK], column[start : start + CHUNK]
+            values = evaluate(rule.profiles, which[j][:, None], ranked.take(i), rule.weights)
+            objective[i, j], cost[i, j], scale[i, j] = (
+                values.objective[:, 0], values.cost[:, 0], values.scale[:, 0]
+            )  # fmt: skip
+
+    first = np.argpartition(lower, min(FIRST_TRIES, len(which)) - 1, axis=1)[:, :FIRST_TRIES]
+    fill(np.repeat(np.arange(rows), first.shape[1]), first.ravel())
+    best = objective.min(axis=1, keepdims=True)
+    fill(*np.nonzero((lower <= best) & np.isposinf(objective)))
     return Values(objective=objective, cost=cost, scale=scale)
 
 
-def _polish(
-    rule: Rule, curve: Curve, ranked: Ranked, optimum: Optimum, pieces: IntArray | None = None
-) -> Optimum:
+def _polish(rule: Rule, curve: Curve, ranked: Ranked, optimum: Optimum, pieces: IntArray | None = None) -> Optimum:
     found = polished(curve, ranked, rule.weights, optimum.objective, pieces)
     if found is None:
         return optimum

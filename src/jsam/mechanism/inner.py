@@ -63,6 +63,10 @@ class Ranked(Protocol):
         """v of the client at `rank`, counted from 0."""
         ...
 
+    def take(self, rows: IntArray) -> Ranked:
+        """Some of the rows, in the given order."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:

@@ -6,6 +6,7 @@ read off those of the truthful one. Which profiles can win at all is narrowed do
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -74,6 +75,12 @@ class OneMoved:
         self._w = two_thirds(v)[:, None]
         self.place = base.place(rank, v)
         self._place = self.place[:, None]
+
+    def take(self, rows: IntArray) -> OneMoved:
+        taken = copy.copy(self)
+        taken._rank, taken._v, taken._w = self._rank[rows], self._v[rows], self._w[rows]
+        taken.place, taken._place = self.place[rows], self._place[rows]
+        return taken
 
     def _sum(self, sums: FloatArray, own: FloatArray, moved: FloatArray, count: IntArray) -> FloatArray:
         inside = self._place < count
@@ -151,9 +158,7 @@ class OwnReport:
         """
         yield from self._split(ranks, low, high, leaf, np.arange(len(self.rule.profiles)))
 
-    def _split(
-        self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int, which: IntArray
-    ) -> Iterator[Block]:
+    def _split(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int, which: IntArray) -> Iterator[Block]:
         cheapest = OneMoved(self.base, ranks[-1:], low.min(keepdims=True))
         dearest = OneMoved(self.base, ranks[:1], high.max(keepdims=True))
         if len(which) > 1:

@@ -20,6 +20,7 @@ from jsam.mechanism.quadrature import Cells, Span
 from jsam.mechanism.virtual_cost import VirtualCost
 
 LEAF = 64  # clients that share a mesh
+AFFINE_LEAF = 256  # without a mesh larger blocks are quicker
 FIRST_CELLS = 4
 MOST_CELLS = 1024
 TOLERANCE = 1e-7  # of a payment, certified; the actual error is smaller still
@@ -55,7 +56,8 @@ def rents(
     start = cost(reports)
     top = np.full(len(ranks), cost.at_top)
     done = 0
-    for block in own.blocks(ranks, top if cost.affine else start, top, LEAF):
+    low, leaf = (start, LEAF) if cost.affine is None else (top, AFFINE_LEAF)
+    for block in own.blocks(ranks, low, top, leaf):
         part = slice(done, done + len(block.ranks))
         done += len(block.ranks)
         if cost.affine is not None:

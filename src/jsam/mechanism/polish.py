@@ -59,8 +59,8 @@ class _Pieces:
             fixed=at_cap + two_thirds(np.array(1 / N)) * np.maximum(between, 0.0),
             receiver=two_thirds(ranked.cost_at(np.minimum(filled, N - 1))),
             drained=two_thirds(ranked.cost_at(kept - 1)),
-            up=1 / N - filled * (cap - 1 / N),
-            down=1 / N + (N - kept) / N,
+            up=np.asarray(1 / N - filled * (cap - 1 / N), dtype=np.float64),
+            down=np.asarray(1 / N + (N - kept) / N, dtype=np.float64),
         )
 
     def take(self, row: IntArray, piece: IntArray) -> _Pieces:
@@ -85,7 +85,7 @@ class _Pieces:
 
 
 def possible_pieces(curve: Curve, low: Ranked, high: Ranked | None = None) -> IntArray:
-    """Pieces that may hold an inner optimum for a row between `low` and `high` (its sorted costs lie between theirs)."""
+    """Pieces that may hold an inner optimum for a row whose sorted costs lie between those of `low` and `high`."""
     masses = corner_masses(curve.num_clients, curve.max_selection_prob)
     if len(masses) < 2:
         return np.zeros(0, dtype=np.int64)

@@ -1,6 +1,7 @@
 """What is commonly known about sensitivities before anybody reports: one distribution for all, or one a client.
 
-Any frozen continuous distribution of `scipy.stats` is a prior. `EmpiricalPrior` learns one from past reports.
+Any frozen continuous distribution of `scipy.stats` is a prior. `EmpiricalPrior` learns one from past reports. Importing
+`scipy.stats` takes longer than a plan does, so it is imported only for a prior that is named and needs it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import scipy.stats
-from scipy.special import log_ndtr, logsumexp, ndtr
-from scipy.stats import rv_continuous
 
 from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray
@@ -31,6 +29,45 @@ class Prior(Protocol):
     def ppf(self, q: Any) -> Any: ...
     def isf(self, q: Any) -> Any: ...
     def rvs(self, size: Any = ..., random_state: Any = ...) -> Any: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniformPrior:
+    """`scipy.stats.uniform`, with the same random draws, for those who give its two ends.
+
+    >>> float(UniformPrior(bottom=0.5, top=2.0).ppf(0.5))
+    1.25
+    """
+
+    bottom: float
+    top: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.bottom) and math.isfinite(self.top) and self.bottom < self.top):
+            raise InputError(
+                f"a uniform prior from {self.bottom:g} to {self.top:g}: the second end must lie above the first"
+            )
+
+    def support(self) -> tuple[float, float]:
+        return self.bottom, self.top
+
+    def logpdf(self, x: Any) -> Any:
+        x = np.asarray(x, dtype=np.float64)
+        inside = (x >= self.bottom) & (x <= self.top)
+        return np.where(inside, -math.log(self.top - self.bottom), -math.inf)[()]
+
+    def logcdf(self, x: Any) -> Any:
+        with np.errstate(divide="ignore"):
+            return np.log(np.clip((np.asarray(x) - self.bottom) / (self.top - self.bottom), 0.0, 1.0))
+
+    def ppf(self, q: Any) -> Any:
+        return self.bottom + np.asarray(q, dtype=np.float64)[()] * (self.top - self.bottom)
+
+    def isf(self, q: Any) -> Any:
+        return self.top - np.asarray(q, dtype=np.float64)[()] * (self.top - self.bottom)
+
+    def rvs(self, size: Any = 1, random_state: Any = None) -> Any:
+        return np.random.default_rng(random_state).uniform(0.0, 1.0, size) * (self.top - self.bottom) + self.bottom
 
 
 # Past reports kept as kernel centres; more are summarised by their quantiles.
@@ -84,18 +121,26 @@ class EmpiricalPrior:
             return np.asarray((np.log(np.asarray(x, dtype=np.float64))[..., None] - self._centres) / self.bandwidth)
 
     def logpdf(self, x: Any) -> Any:
+        from scipy.special import logsumexp
+
         t = self._scaled(x)
         constant = math.log(self.bandwidth * len(self._centres) * math.sqrt(2 * math.pi))
         with np.errstate(divide="ignore", invalid="ignore"):
             return logsumexp(-0.5 * t * t, axis=-1) - constant - np.log(x)
 
     def logcdf(self, x: Any) -> Any:
+        from scipy.special import log_ndtr, logsumexp
+
         return logsumexp(log_ndtr(self._scaled(x)), axis=-1) - math.log(len(self._centres))
 
     def logsf(self, x: Any) -> Any:
+        from scipy.special import log_ndtr, logsumexp
+
         return logsumexp(log_ndtr(-self._scaled(x)), axis=-1) - math.log(len(self._centres))
 
     def ppf(self, q: Any) -> Any:
+        from scipy.special import ndtr
+
         return self._solve(q, lambda x: ndtr(self._scaled(x)).mean(axis=-1), rising=True)
 
     def isf(self, q: Any) -> Any:
@@ -143,36 +188,41 @@ def parse_prior(text: str) -> Prior:
     """
     name, _, arguments = text.partition(":")
     name = name.strip()
-    if name == "empirical":
-        return EmpiricalPrior(reports=read_reports(Path(arguments)))
-    family = getattr(scipy.stats, name, None)
-    if not isinstance(family, rv_continuous):
-        raise InputError(
-            f"unknown prior {name!r} in {text!r}; allowed: a continuous distribution of scipy.stats, such as"
-            " uniform:0,1 beta:2,5 lognorm:s=0.5,scale=0.3 truncnorm:a=-2,b=2,loc=0.5,scale=0.2, or empirical:FILE.csv"
-        )
-    args, named = _numbers(text, arguments)
-    if name == "uniform" and args:
-        if len(args) != 2 or named:
-            raise InputError(f"prior {text!r}: uniform takes its two ends, as in uniform:0,1")
-        args, named = [], {"loc": args[0], "scale": args[1] - args[0]}
     try:
-        prior = family(*args, **named)
-        bottom, top = (float(x) for x in prior.support())
-    except TypeError as error:
-        shapes = family.shapes or "none"
-        raise InputError(f"prior {text!r}: {name} takes the shapes {shapes}, then loc and scale") from error
-    if not math.isfinite(bottom) and not math.isinf(bottom) or math.isnan(top):
-        raise InputError(f"prior {text!r}: these parameters make no distribution")
-    if not np.isfinite(prior.ppf(0.5)):
-        raise InputError(f"prior {text!r}: these parameters make no distribution")
-    try:
-        return validate_prior(prior)
+        if name == "empirical":
+            return EmpiricalPrior(reports=read_reports(Path(arguments.strip())))
+        args, named = _numbers(arguments)
+        if name == "uniform" and args:
+            if len(args) != 2 or named:
+                raise InputError("uniform takes its two ends, as in uniform:0,1")
+            return validate_prior(UniformPrior(bottom=args[0], top=args[1]))
+        return validate_prior(_frozen(name, args, named))
     except InputError as error:
         raise InputError(f"prior {text!r}: {error}") from error
 
 
-def _numbers(text: str, arguments: str) -> tuple[list[float], dict[str, float]]:
+def _frozen(name: str, args: list[float], named: dict[str, float]) -> Any:
+    """The distribution of scipy.stats with that name and those parameters."""
+    import scipy.stats
+
+    family = getattr(scipy.stats, name, None)
+    if not isinstance(family, scipy.stats.rv_continuous):
+        raise InputError(
+            f"unknown distribution {name!r}; allowed: a continuous one of scipy.stats, such as uniform:0,1 beta:2,5"
+            " lognorm:s=0.5,scale=0.3 truncnorm:a=-2,b=2,loc=0.5,scale=0.2, or empirical:FILE.csv"
+        )
+    try:
+        with np.errstate(all="ignore"):
+            prior = family(*args, **named)
+            ends_and_middle = [*prior.support(), prior.ppf(0.5)]
+    except TypeError:
+        raise InputError(f"{name} takes the shapes {family.shapes or 'none'}, then loc and scale") from None
+    if np.isnan(ends_and_middle).any() or not np.isfinite(ends_and_middle[2]):
+        raise InputError("these parameters make no distribution")
+    return prior
+
+
+def _numbers(arguments: str) -> tuple[list[float], dict[str, float]]:
     args: list[float] = []
     named: dict[str, float] = {}
     for part in filter(None, (piece.strip() for piece in arguments.split(","))):
@@ -180,13 +230,13 @@ def _numbers(text: str, arguments: str) -> tuple[list[float], dict[str, float]]:
         try:
             number = float(value)
         except ValueError:
-            raise InputError(f"prior {text!r}: {value!r} is no number") from None
+            raise InputError(f"{value!r} is no number") from None
         if not math.isfinite(number):
-            raise InputError(f"prior {text!r}: {value!r} is not finite")
+            raise InputError(f"{value!r} is not finite")
         if equals:
             named[key.strip()] = number
         elif named:
-            raise InputError(f"prior {text!r}: {part!r} stands after a named argument; give it a name too")
+            raise InputError(f"{part!r} stands after a named argument; give it a name too")
         else:
             args.append(number)
     return args, named
@@ -196,18 +246,22 @@ def read_reports(path: Path) -> FloatArray:
     """Past reports from a CSV with a `sensitivity` column (or one column without a header)."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = [row for row in csv.reader(file) if any(cell.strip() for cell in row)]
+            reader = csv.reader(file)
+            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or "it is not a text file"
         raise InputError(f"cannot read past reports from {str(path)!r}: {reason}") from error
     column, first = 0, 0
-    if rows and "sensitivity" in [cell.strip() for cell in rows[0]]:
-        column, first = [cell.strip() for cell in rows[0]].index("sensitivity"), 1
+    if rows and "sensitivity" in rows[0][1]:
+        column, first = rows[0][1].index("sensitivity"), 1
     values = []
-    for line, row in enumerate(rows[first:], start=first + 1):
-        cell = row[column].strip() if column < len(row) else ""
+    for line, row in rows[first:]:
+        cell = row[column] if column < len(row) else ""
         try:
-            values.append(float(cell))
+            value = float(cell)
         except ValueError:
-            raise InputError(f"{str(path)!r} line {line}: {cell!r} is no sensitivity; a number is needed") from None
+            value = math.nan
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"{str(path)!r} line {line}: {cell!r} is no sensitivity; a positive number is needed")
+        values.append(value)
     return np.asarray(values, dtype=np.float64)

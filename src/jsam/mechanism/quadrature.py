@@ -100,13 +100,16 @@ class Cells:
         z, speed = span.reports(t)
         v = np.clip(cost(z), span.v_low[:, None], span.v_high[:, None])
         at = own.curve(block, np.repeat(block.ranks, len(t)), v.ravel())
-        shape = (len(block.ranks), len(lefts), PANELS + 1)
-        G, eps, phase = (x.reshape(v.shape) for x in (at.objective, at.epsilon, at.phase))
-        end = v >= span.v_high[:, None]
-        G, eps = np.where(end, span.G_high[:, None], G), np.where(end, span.eps_high[:, None], eps)
+
+        def by_cell(x: FloatArray) -> FloatArray:
+            return np.asarray(x.reshape(len(block.ranks), len(lefts), PANELS + 1))
+
+        z, v, speed, G, eps, phase = map(by_cell, (z, v, speed, at.objective, at.epsilon, at.phase))
+        end = v >= span.v_high[:, None, None]
+        G = np.where(end, span.G_high[:, None, None], G)
+        eps = np.where(end, span.eps_high[:, None, None], eps)
         # The end itself may belong to the next phase: its ε is the limit from below.
-        phase = np.where(end, np.roll(phase, 1, axis=1), phase)
-        z, v, G, eps, phase, speed = (x.reshape(shape) for x in (z, v, G, eps, phase, speed))
+        phase = np.where(end, np.roll(phase, 1, axis=2), phase)
         by_envelope, bound = _by_envelope(z, v, G, eps)
         smooth = (phase[..., 1:] == phase[..., :-1]).all(axis=2) & ~_has_edge(cost, z)
         rate = eps * speed * widths[:, None]
@@ -143,8 +146,8 @@ def _by_envelope(z: FloatArray, v: FloatArray, G: FloatArray, eps: FloatArray) -
         around = np.stack([np.roll(slope, 1, axis=2), slope, np.roll(slope, -1, axis=2)])
         around[0, ..., 0], around[2, ..., -1] = slope[..., 0], slope[..., -1]
         spread = around.max(axis=0) - around.min(axis=0)
-        grüss = 0.5 * np.maximum(eps[..., :-1] - eps[..., 1:], 0.0) * spread * dv
+        covariance = 0.5 * np.maximum(eps[..., :-1] - eps[..., 1:], 0.0) * spread * dv
         estimate = slope * dG
     estimate = np.clip(np.where(np.isfinite(estimate), estimate, (high + low) / 2), low, high)
-    bound = np.where(np.isfinite(grüss), np.minimum(grüss, monotone), monotone)
+    bound = np.where(np.isfinite(covariance), np.minimum(covariance, monotone), monotone)
     return estimate.sum(axis=2), bound.sum(axis=2)

@@ -27,7 +27,7 @@ class Responses:
     """What one client would sell and be paid for each report that it might make, the others' as they are."""
 
     epsilons: FloatArray
-    payments: FloatArray
+    payments: FloatArray  # NaN where they were left out
 
 
 class Mechanism(Protocol):
@@ -43,12 +43,10 @@ class Mechanism(Protocol):
 
     def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract: ...
 
-    def respond(self, market: Market, client: int, reports: FloatArray) -> Responses: ...
+    def respond(self, market: Market, client: int, reports: FloatArray, *, payments: bool = True) -> Responses: ...
 
 
-def plan(
-    market: Market, mechanism: Mechanism, *, payments: bool = True, progress: Progress | None = None
-) -> Contract:
+def plan(market: Market, mechanism: Mechanism, *, payments: bool = True, progress: Progress | None = None) -> Contract:
     """Turn reports into a contract.
 
     >>> import scipy.stats
@@ -64,8 +62,10 @@ def plan(
 class Replanning:
     """`respond` for a mechanism that has only `plan`: one whole plan a report."""
 
-    def respond(self: Mechanism, market: Market, client: int, reports: FloatArray) -> Responses:
-        contracts = [self.plan(market.with_report(client, float(z))) for z in reports]
+    def respond(
+        self: Mechanism, market: Market, client: int, reports: FloatArray, *, payments: bool = True
+    ) -> Responses:
+        contracts = [self.plan(market.with_report(client, float(z)), payments=payments) for z in reports]
         paid = [contract.payments for contract in contracts]
         return Responses(
             epsilons=np.array([contract.epsilons[client] for contract in contracts]),
@@ -205,7 +205,7 @@ class RangeMechanism(ABC):
             error = max(error, float(earned.error_bounds.max()))
         return paid, error
 
-    def respond(self, market: Market, client: int, reports: FloatArray) -> Responses:
+    def respond(self, market: Market, client: int, reports: FloatArray, *, payments: bool = True) -> Responses:
         """The client's ε and payment for each report, all others' reports as they are."""
         z = np.asarray(reports, dtype=np.float64)
         active = self.active(market)
@@ -216,10 +216,12 @@ class RangeMechanism(ABC):
         cost = self.price(market.cost_of(client))
         ranks = np.full(len(z), rank)
         at = own.curve(own.everything(ranks), ranks, cost(z))
+        if not payments:
+            return Responses(epsilons=at.epsilon, payments=np.full(len(z), math.nan))
         kept = at.epsilon > 0
-        payments = z * at.epsilon
-        payments[kept] += self._rents(own, ranks[kept], z[kept], cost, at.objective[kept])
-        return Responses(epsilons=at.epsilon, payments=payments)
+        paid = z * at.epsilon
+        paid[kept] += self._rents(own, ranks[kept], z[kept], cost, at.objective[kept])
+        return Responses(epsilons=at.epsilon, payments=paid)
 
     def _rents(
         self, own: OwnReport, ranks: IntArray, z: FloatArray, cost: VirtualCost, objective: FloatArray
