@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -10,8 +11,8 @@ import click
 import typer
 
 import jsam
-from jsam.cli import compare, plan
-from jsam.cli.output import EXIT_STOPPED, deliver, fail, say
+from jsam.cli import audit, compare, plan
+from jsam.cli.output import EXIT_BUG, EXIT_STOPPED, deliver, fail, say
 from jsam.errors import JsamError
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("plan", epilog=plan.EXAMPLES)(plan.plan)
+app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 
 
@@ -50,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fail(error.format_message())
     except (KeyboardInterrupt, click.Abort):
         code = EXIT_STOPPED
+    except Exception:  # noqa: BLE001 - a bug of ours; Python's own exit code 1 would be taken for a violation
+        traceback.print_exc()
+        return EXIT_BUG
     if code == EXIT_STOPPED:
         say("stopped")
     return code if isinstance(code, int) else 0

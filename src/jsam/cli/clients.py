@@ -87,8 +87,8 @@ class ClientTable:
 
     def _priors(self, shared: str | None) -> Prior | list[Prior]:
         own = self.columns.get("prior", [])
-        if shared is None and not all(own):
-            client = own.index("") if own else None
+        if shared is None and not (own and all(own)):
+            client = own.index("") if any(own) else None
             whose = "" if client is None else f" for client {self.ids[client]!r} ({self.at(client)})"
             raise InputError(
                 f"no prior{whose}: give --prior, what is known about sensitivities before anybody reports, such as"
@@ -152,7 +152,7 @@ def _table(source: str, rows: Iterator[tuple[int, list[str]]], width: int, place
     first_line: dict[str, int] = {}
     for line, row in rows:
         if len(row) != width:
-            raise InputError(f"{source} line {line}: {len(row)} cells where the header has {width}")
+            raise InputError(f"{source} line {line}: {len(row)} cells, but the header has {width}")
         name = row[places["id"]]
         if not name:
             raise InputError(f"{source} line {line}: the client has no id; every client needs one of its own")

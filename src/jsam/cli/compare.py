@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from jsam.cli.inputs import Inputs
 from jsam.cli.options import ECONOMY, ClientsFile, EconomyOptions, PlotFile, ResultOptions, with_options
 from jsam.cli.output import Format, check_targets, chosen_format, deliver, progress_bar, rendered, say
 from jsam.cli.plan import planned
-from jsam.cli.setup import Setup
 from jsam.errors import InputError
 from jsam.mechanism.contract import Contract
 from jsam.report.plain import csv_text, json_text
@@ -53,8 +53,8 @@ def compare(
     mechanism: Annotated[
         list[str] | None,
         typer.Option(
-            help="A mechanism to compare; repeat for several. [default: jsam jsam-ci usbm, fsbm with half and three"
-            " quarters of the clients, and bbm with half if there are losses]",
+            help="A mechanism to compare; repeat for several. Without any: jsam  jsam-ci  usbm, fsbm with half and"
+            " three quarters of the clients, and bbm with half if there are losses.",
             rich_help_panel=ECONOMY,
         ),
     ] = None,
@@ -63,14 +63,17 @@ def compare(
 ) -> None:
     """Plan with every mechanism for the same clients: at the same loss weight, or each at its own for one budget.
 
+    CLIENTS.csv has the columns id and sensitivity, in any order; optionally samples, loss (for bbm-M), prior (a
+    client's own, instead of --prior) and selection_prob (for usbm-compensated). A dash reads standard input.
+
     Exit codes: 0 done, 2 bad input (one line on standard error).
     """
     check_targets(result.output, plot)
-    setup = Setup.read(clients, economy)
-    names, notes = (mechanism, []) if mechanism else _all_names(setup)
-    rows = _rows(setup, names)
+    inputs = Inputs.read(clients, economy)
+    names, notes = (mechanism, []) if mechanism else _all_names(inputs)
+    rows = _rows(inputs, names)
     content: dict[str, Any] = {
-        "num_clients": setup.market.num_clients,
+        "num_clients": inputs.market.num_clients,
         "noise_weight": economy.noise_weight,
         "bias_weight": economy.bias_weight,
         "budget": economy.budget,
@@ -78,7 +81,7 @@ def compare(
         "notes": notes,
     }
     if plot is not None:
-        content["sweep"] = _sweep(setup, rows)
+        content["sweep"] = _sweep(inputs, rows)
     text = _text(content, result)
     if plot is not None:
         from jsam.report.figures import plot_compare
@@ -88,22 +91,22 @@ def compare(
     deliver(text, result.output)
 
 
-def _all_names(setup: Setup) -> tuple[list[str], list[str]]:
-    N = setup.market.num_clients
+def _all_names(inputs: Inputs) -> tuple[list[str], list[str]]:
+    N = inputs.market.num_clients
     half, most = max(1, round(N / 2)), max(1, round(3 * N / 4))
     names = list(dict.fromkeys(["jsam", "jsam-ci", "usbm", f"fsbm-{half}", f"fsbm-{most}"]))
-    if setup.market.losses is not None:
+    if inputs.market.losses is not None:
         return [*names, f"bbm-{half}"], []
-    return names, [f"bbm-{half} is left out: it selects by local loss, and {setup.table.source} has no column 'loss'"]
+    return names, [f"bbm-{half} is left out: it selects by local loss, and {inputs.table.source} has no column 'loss'"]
 
 
-def _rows(setup: Setup, names: Sequence[str]) -> list[dict[str, Any]]:
+def _rows(inputs: Inputs, names: Sequence[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     errors: list[InputError] = []
     for name in names:
-        setup.mechanism(name)  # A name or a weight that is wrong is wrong for the whole comparison.
+        inputs.mechanism(name)  # A name or a weight that is wrong is wrong for the whole comparison.
         try:
-            contract, _ = planned(setup, name, payments=True)
+            contract, _ = planned(inputs, name, payments=True)
             rows.append({**_record(contract), "error": None})
         except InputError as error:
             errors.append(error)
@@ -117,28 +120,28 @@ def _record(contract: Contract) -> dict[str, Any]:
     return {name: getattr(contract, name) for name in COLUMNS if name != "error"}
 
 
-def _sweep(setup: Setup, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _sweep(inputs: Inputs, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What each mechanism buys over a range of loss weights: one plain record a point."""
-    runs = list(_sweep_runs(setup, rows))
+    runs = list(_sweep_runs(inputs, rows))
     records = []
     with progress_bar("Sweep over loss weights", len(runs)) as bar:
         for mechanism in runs:
-            contract = mechanism.plan(setup.market, payments=False)
+            contract = mechanism.plan(inputs.market, payments=False)
             records.append({**_record(contract), "noise_weight": mechanism.noise_weight})
             bar.advance(1)
     return records
 
 
-def _sweep_runs(setup: Setup, rows: Sequence[dict[str, Any]]) -> Iterator[Any]:
+def _sweep_runs(inputs: Inputs, rows: Sequence[dict[str, Any]]) -> Iterator[Any]:
     good = [row for row in rows if row["error"] is None]
     centre = good[0]["loss_weight"]
-    points = SWEEP_POINTS if setup.market.num_clients <= 5000 else SWEEP_POINTS_LARGE
+    points = SWEEP_POINTS if inputs.market.num_clients <= 5000 else SWEEP_POINTS_LARGE
     etas = centre * np.geomspace(1 / SWEEP_REACH, SWEEP_REACH, points)
     for row in good:
-        mechanism = setup.mechanism(row["mechanism"])
+        mechanism = inputs.mechanism(row["mechanism"])
         for eta in etas:
             yield mechanism.with_loss_weight(float(eta))
-        paper_scale = row["mechanism"] == "jsam" and setup.market.num_clients == PAPER_CLIENTS
+        paper_scale = row["mechanism"] == "jsam" and inputs.market.num_clients == PAPER_CLIENTS
         if paper_scale and mechanism.noise_weight != PAPER_NOISE_WEIGHT:
             for eta in etas:
                 yield replace(mechanism, loss_weight=float(eta), noise_weight=PAPER_NOISE_WEIGHT)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress
 
+EXIT_VIOLATION = 1
 EXIT_BAD_INPUT = 2
+EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
 EXIT_STOPPED = 130  # as shells report an interrupt
 EXIT_PIPE_CLOSED = 141  # as shells report a closed pipe
 
@@ -75,11 +78,16 @@ def rendered(*parts: RenderableType, to_file: bool = False) -> str:
     """Tables as text, coloured if and only if they go to a terminal."""
     from rich.console import Console
 
-    console = Console(width=100, no_color=True, force_terminal=False) if to_file else Console()
-    with console.capture() as captured:
-        for part in parts:
-            console.print(part, highlight=False)
-    return captured.get()
+    encoding = "utf-8" if to_file else getattr(sys.stdout, "encoding", None) or "utf-8"
+    # Not straight to standard output: rich would decide what becomes of a closed pipe. The encoding picks the borders.
+    page = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace", newline="")
+    terminal = not to_file and sys.stdout is not None and sys.stdout.isatty()
+    console = Console(file=page, force_terminal=terminal, width=100 if to_file else None)
+    for part in parts:
+        console.print(part, highlight=False)
+    page.flush()
+    page.seek(0)
+    return page.read()
 
 
 def deliver(text: str, output: Path | None) -> None:
@@ -104,11 +112,21 @@ def deliver(text: str, output: Path | None) -> None:
 class Bar:
     """A progress bar that shows up only when the work turns out to be long."""
 
-    def __init__(self, label: str, total: float, after: float) -> None:
-        self._label, self._total, self._after = label, total, after
-        self._began = time.monotonic()
+    def __init__(self, label: str, total: float | None, after: float) -> None:
+        self._label, self._total = label, total
         self._done = 0.0
         self._progress: Progress | None = None
+        self._over = False
+        self._lock = threading.Lock()
+        # A clock of its own: work that is silent for long should show that it goes on.
+        self._timer = threading.Timer(after, self._start)
+        self._timer.daemon = True
+        if not sys.stderr.isatty():
+            return
+        if after > 0:
+            self._timer.start()
+        else:
+            self._start()
 
     def advance(self, amount: float) -> None:
         """So much more is done."""
@@ -117,28 +135,31 @@ class Bar:
     def reach(self, done: float) -> None:
         """So much is done altogether."""
         self._done = done
-        if self._progress is None:
-            if time.monotonic() - self._began < self._after or not sys.stderr.isatty():
-                return
-            self._start()
-        assert self._progress is not None
-        self._progress.update(self._progress.task_ids[0], completed=done)
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=done)
 
     def _start(self) -> None:
         from rich.console import Console
         from rich.progress import Progress
 
-        self._progress = Progress(console=Console(stderr=True), transient=True)
-        self._progress.add_task(self._label, total=self._total)
-        self._progress.start()
+        with self._lock:
+            if self._over:
+                return
+            progress = Progress(console=Console(stderr=True), transient=True)
+            progress.update(progress.add_task(self._label, total=self._total), completed=self._done)
+            progress.start()
+            self._progress = progress
 
     def stop(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        self._timer.cancel()
+        with self._lock:
+            self._over = True
+            if self._progress is not None:
+                self._progress.stop()
 
 
 @contextlib.contextmanager
-def progress_bar(label: str, total: float = 1.0, *, after: float = 1.0) -> Iterator[Bar]:
+def progress_bar(label: str, total: float | None = 1.0, *, after: float = 1.0) -> Iterator[Bar]:
     """A bar on standard error, only on a terminal and only for work of more than `after` seconds."""
     bar = Bar(label, total, after)
     try:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
 
+from jsam.cli.inputs import Inputs
 from jsam.cli.options import (
     RESULT,
     ClientsFile,
@@ -17,7 +19,7 @@ from jsam.cli.options import (
     with_options,
 )
 from jsam.cli.output import Format, check_targets, chosen_format, deliver, progress_bar, rendered, say
-from jsam.cli.setup import Setup
+from jsam.errors import InputError
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.mechanisms import plan as make_contract
 from jsam.report.plain import csv_text, json_text
@@ -52,12 +54,15 @@ def plan(
 ) -> None:
     """Turn clients' reports into a contract: whom to select how often, how much ε to buy from each, and what to pay.
 
+    CLIENTS.csv has the columns id and sensitivity, in any order; optionally samples, loss (for bbm-M), prior (a
+    client's own, instead of --prior) and selection_prob (for usbm-compensated). A dash reads standard input.
+
     Exit codes: 0 done, 2 bad input (one line on standard error).
     """
     check_targets(result.output, plot)
-    setup = Setup.read(clients, economy)
-    contract, budget_plan = planned(setup, mechanism, payments=payments)
-    text = _text(contract, budget_plan, setup, result)
+    inputs = Inputs.read(clients, economy)
+    contract, budget_plan = planned(inputs, mechanism, payments=payments)
+    text = _text(contract, budget_plan, inputs, result)
     if plot is not None:
         from jsam.report.figures import plot_plan
 
@@ -66,21 +71,32 @@ def plan(
     deliver(text, result.output)
 
 
-def planned(setup: Setup, name: str, *, payments: bool) -> tuple[Contract, BudgetPlan | None]:
+def planned(inputs: Inputs, name: str, *, payments: bool) -> tuple[Contract, BudgetPlan | None]:
     """The contract of one mechanism, under the budget if there is one."""
-    mechanism, budget_plan = setup.within_budget(setup.mechanism(name))
-    with setup.table.locating_errors(), progress_bar(f"Payments of {name}", setup.market.num_clients) as bar:
-        contract = make_contract(setup.market, mechanism, payments=payments, progress=bar.advance)
-    return dataclasses.replace(contract, budget=setup.options.budget), budget_plan
+    mechanism, budget_plan = inputs.within_budget(inputs.mechanism(name))
+    with (
+        inputs.table.locating_errors(),
+        progress_bar(f"Payments of {name}", inputs.market.num_clients) as bar,
+        np.errstate(all="ignore"),
+    ):
+        contract = make_contract(inputs.market, mechanism, payments=payments, progress=bar.advance)
+        results = (contract.objective, contract.expected_cost, contract.total_payment or 0.0)
+    if not np.isfinite(results).all():
+        least, most = inputs.market.sensitivities.min(), inputs.market.sensitivities.max()
+        raise InputError(
+            f"sensitivities from {least:g} to {most:g} with loss weight {mechanism.loss_weight:g} and noise weight"
+            f" {mechanism.noise_weight:g}: {name} gets too large for floating-point numbers; use other units"
+        )
+    return dataclasses.replace(contract, budget=inputs.options.budget), budget_plan
 
 
-def _text(contract: Contract, budget_plan: BudgetPlan | None, setup: Setup, result: ResultOptions) -> str:
+def _text(contract: Contract, budget_plan: BudgetPlan | None, inputs: Inputs, result: ResultOptions) -> str:
     kind = chosen_format(result.format, result.output)
     if kind is Format.TABLE:
         from jsam.report.tables import clients_table, plan_headline
 
-        flats = [flat for cost, _ in setup.market.cost_groups for flat in cost.flats]
-        headline = plan_headline(contract, prior=setup.prior_text, flats=flats, budget_plan=budget_plan)
+        flats = [flat for cost, _ in inputs.market.cost_groups for flat in cost.flats]
+        headline = plan_headline(contract, prior=inputs.prior_text, flats=flats, budget_plan=budget_plan)
         return rendered(headline, clients_table(contract), to_file=result.output is not None)
     content = contract.as_dict()
     if kind is Format.CSV:

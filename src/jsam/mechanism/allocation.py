@@ -35,6 +35,7 @@ class Optimum:
     cost: FloatArray
     scale: FloatArray
     profile: IntArray
+    capped: IntArray | None = None  # how many clients are at the cap on ε, if there is one
     inner: Profiles | None = None  # profiles off the range's corners, where polishing found better
     moved: IntArray | None = None  # row -> index into `inner`, −1 where a corner is best
 
@@ -100,6 +101,7 @@ def minimise(
         cost=values.cost[at, best],
         scale=values.scale[at, best],
         profile=which[best],
+        capped=None if values.capped is None else values.capped[at, best],
     )
     return optimum if rule.curve is None else _polish(rule, rule.curve, ranked, optimum, pieces)
 
@@ -111,6 +113,7 @@ def _values(rule: Rule, ranked: Ranked, rows: int, which: IntArray) -> Values:
     uncapped = Weights(**{**rule.weights.__dict__, "max_epsilon": None})
     lower = evaluate(rule.profiles, which, ranked, uncapped).objective
     objective, cost, scale = np.full(lower.shape, np.inf), np.zeros(lower.shape), np.zeros(lower.shape)
+    capped: IntArray = np.zeros(lower.shape, dtype=np.int64)
 
     def fill(row: IntArray, column: IntArray) -> None:
         for start in range(0, len(row), CHUNK):
@@ -119,12 +122,14 @@ def _values(rule: Rule, ranked: Ranked, rows: int, which: IntArray) -> Values:
             objective[i, j], cost[i, j], scale[i, j] = (
                 values.objective[:, 0], values.cost[:, 0], values.scale[:, 0]
             )  # fmt: skip
+            assert values.capped is not None
+            capped[i, j] = values.capped[:, 0]
 
     first = np.argpartition(lower, min(FIRST_TRIES, len(which)) - 1, axis=1)[:, :FIRST_TRIES]
     fill(np.repeat(np.arange(rows), first.shape[1]), first.ravel())
     best = objective.min(axis=1, keepdims=True)
     fill(*np.nonzero((lower <= best) & np.isposinf(objective)))
-    return Values(objective=objective, cost=cost, scale=scale)
+    return Values(objective=objective, cost=cost, scale=scale, capped=capped)
 
 
 def _polish(rule: Rule, curve: Curve, ranked: Ranked, optimum: Optimum, pieces: IntArray | None = None) -> Optimum:
@@ -156,9 +161,18 @@ def budgets(p: FloatArray, v: FloatArray, scale: FloatArray | float, max_epsilon
     return eps if max_epsilon is None else np.minimum(eps, max_epsilon)
 
 
+def sorted_order(v: FloatArray, tie_order: IntArray | None = None) -> IntArray:
+    """Clients by rising v; equals by `tie_order`. A stable sort is slower, so it is used only if there are ties."""
+    order = np.argsort(v)
+    ordered = v[order]
+    if not np.any(ordered[1:] == ordered[:-1]):
+        return order
+    return np.argsort(v, kind="stable") if tie_order is None else tie_order[np.argsort(v[tie_order], kind="stable")]
+
+
 def allocate(rule: Rule, v: FloatArray, tie_order: IntArray | None = None) -> Allocation:
     """Solve one market. Ties in v go by `tie_order`, which must not depend on the reports (default: position)."""
-    order = np.argsort(v, kind="stable") if tie_order is None else tie_order[np.argsort(v[tie_order], kind="stable")]
+    order = sorted_order(v, tie_order)
     ordered = v[order]
     ranked = SortedRows(ordered[None, :])
     which = np.arange(len(rule.profiles))

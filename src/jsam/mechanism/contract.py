@@ -19,7 +19,7 @@ class Contract:
 
     mechanism: str
     truthful: bool  # whether the mechanism claims that lying never pays
-    ids: tuple[str, ...]
+    names: tuple[str, ...] | None  # None: clients go by their position
     sensitivities: FloatArray
     virtual_costs: FloatArray  # what the server counts a unit of ε at: v, or c under complete information
     selection_probs: FloatArray
@@ -41,6 +41,10 @@ class Contract:
         return len(self.sensitivities)
 
     @cached_property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(map(str, range(self.num_clients))) if self.names is None else self.names
+
+    @cached_property
     def num_selected(self) -> int:
         return int((self.selection_probs > 0).sum())
 
@@ -54,7 +58,9 @@ class Contract:
     @cached_property
     def expected_cost(self) -> float:
         """B = Σ v ε: what the server expects to pay before it knows the reports (Σ c ε under complete information)."""
-        return float(self.virtual_costs @ self.epsilons)
+        # A virtual cost may be infinite where nothing is bought.
+        bought = self.epsilons > 0
+        return float(self.virtual_costs[bought] @ self.epsilons[bought])
 
     @cached_property
     def objective(self) -> float:

@@ -15,6 +15,9 @@ import numpy as np
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.profiles import Profiles
 
+# Beyond this `a` (a κ next to nothing) the cost is nothing beside the bias, as for κ = 0, and r³ would overflow.
+LARGEST = 1e300
+
 
 def cubic_root(a: FloatArray) -> FloatArray:
     """The root r ≥ 1 of r³ − r = a, for a ≥ 0, to machine precision.
@@ -26,7 +29,7 @@ def cubic_root(a: FloatArray) -> FloatArray:
         square = r * r
         f = r * (square - 1) - a
         slope = 3 * square - 1
-        r = r - f / (slope - 3 * r * f / slope)
+        r = r - f / (slope - 3 * r * (f / slope))  # the inner bracket keeps huge a from overflowing
     return np.asarray(np.maximum(r, 1))
 
 
@@ -39,11 +42,10 @@ def best_cost(
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         a = floor_squared * loss_weight / root_kappa
-        r = cubic_root(np.where(np.isfinite(a), a, 0.0))
-        B = np.sqrt(loss_weight * root_kappa / r)
+        nobody = (root_kappa == 0) | (a > LARGEST)
+        r = cubic_root(np.where(a <= LARGEST, a, 0.0))
+        B = np.sqrt(loss_weight * root_kappa) / np.sqrt(r)  # the quotient itself could underflow
         value = loss_weight * bias + B * (1 + r * r)
-    # A subnormal κ makes `a` overflow: there B is nothing beside the bias, as for κ = 0.
-    nobody = (root_kappa == 0) | np.isposinf(a)
     nothing = loss_weight * (bias + np.sqrt(floor_squared))
     return np.where(nobody, nothing, value), np.where(nobody, 0.0, B)
 
@@ -85,6 +87,7 @@ class Values:
     objective: FloatArray
     cost: FloatArray  # Σ v ε
     scale: FloatArray  # ε = min(scale · p^(2/3) v^(−1/3), cap)
+    capped: IntArray | None = None  # how many of the cheapest are at the cap on ε, if there is one
 
 
 def evaluate(profiles: Profiles, which: IntArray, ranked: Ranked, weights: Weights) -> Values:
@@ -145,4 +148,4 @@ def _capped(
     capped_cost = np.where(low > 0, E * ranked.cost_sum(low), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         scale = np.where(T > 0, B / T, np.inf)
-    return Values(objective=objective + capped_cost, cost=B + capped_cost, scale=scale)
+    return Values(objective=objective + capped_cost, cost=B + capped_cost, scale=scale, capped=low)

@@ -114,7 +114,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """G and its slope ε = dG/dv (envelope theorem). Between equal phases ε has no jump: same profile, same block."""
+    """G and its slope ε = dG/dv (envelope theorem). Between equal phases (profile, block, caps) ε is smooth."""
 
     objective: FloatArray
     epsilon: FloatArray
@@ -141,6 +141,9 @@ class OwnReport:
             G[part] = best.objective
             eps[part] = budgets(p, v[part], best.scale, self.rule.weights.max_epsilon)
             phase[part] = 2.0 * best.profile + p
+            if best.capped is not None:
+                # A client that reaches the cap on ε makes a kink in everybody's.
+                phase[part] += 2.0 * len(self.rule.profiles) * best.capped
             if best.moved is not None:
                 phase[part][best.moved >= 0] = np.nan
         return Curves(objective=G, epsilon=eps, phase=phase)

@@ -75,7 +75,8 @@ def _integrate(
     own: OwnReport, block: Block, reports: FloatArray, start: FloatArray, cost: VirtualCost, tolerance: float
 ) -> tuple[FloatArray, FloatArray]:
     ranks = block.ranks
-    end, end_value, first_eps, end_eps = _exclusion(own, block, start, cost.at_top)
+    dropped = _exclusion(own, block, start, cost)
+    end, end_value, first_eps, end_eps = dropped.v, dropped.objective, dropped.first_epsilon, dropped.epsilon
     never = bool(np.isinf(end_value).any())
     far = np.full(len(ranks), cost.far_report())
     if never:
@@ -84,10 +85,13 @@ def _integrate(
         at_end = own.curve(block, ranks, end)
         end_value, end_eps = at_end.objective, at_end.epsilon
     else:
-        stop = np.maximum(cost.report_at(end, reports, far), reports)
+        # Whoever is kept at the end itself is paid for every report that shares its v.
+        beyond = np.where(dropped.kept, np.nextafter(end, np.inf), end)
+        stop = np.maximum(cost.report_at(beyond, reports, far), reports)
         block = own.narrowed(block, start, end)
     width = end - start
-    rounding = ROUNDING * end_value * np.divide(stop - reports, width, out=np.zeros_like(width), where=width > 0)
+    sloping = stop - reports - cost.flat_between(reports, stop)
+    rounding = ROUNDING * end_value * np.divide(sloping, width, out=np.zeros_like(width), where=width > 0)
     span = Span(low=reports, high=stop, v_low=start, v_high=end, G_high=end_value, eps_high=end_eps)
     cells = Cells.over(own, block, cost, span, np.linspace(0, 1, FIRST_CELLS + 1))
     while True:
@@ -104,19 +108,27 @@ def _integrate(
     return value, bound
 
 
-def _exclusion(
-    own: OwnReport, block: Block, start: FloatArray, top: float
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Where each client is dropped (or the top): v, G there, ε at the start and ε just below, by Newton's method on G.
+@dataclass(frozen=True, kw_only=True)
+class _Exclusion:
+    """Where clients are dropped: v and G there, ε at their reports, and the last ε that they are paid for."""
 
-    G is concave, so a tangent meets the final value before G does: the steps never overshoot.
-    """
-    ranks = block.ranks
-    final = own.curve(block, ranks, np.full(len(ranks), top)).objective
-    v = start.copy()
-    first = eps = own.curve(block, ranks, v).epsilon
-    eps = first.copy()
-    moving: BoolArray = np.isfinite(final)
+    v: FloatArray
+    objective: FloatArray
+    first_epsilon: FloatArray
+    epsilon: FloatArray
+    kept: BoolArray  # at v itself: it is the top, or a flat on which the tie order favours the client
+
+
+def _exclusion(own: OwnReport, block: Block, start: FloatArray, cost: VirtualCost) -> _Exclusion:
+    """Newton's method on G. G is concave, so a tangent meets the final value before G does: no step overshoots."""
+    ranks, top = block.ranks, cost.at_top
+    at_top = own.curve(block, ranks, np.full(len(ranks), top))
+    final = at_top.objective
+    kept: BoolArray = np.isfinite(final) & (at_top.epsilon > 0)
+    first = own.curve(block, ranks, start).epsilon
+    v, eps = np.where(kept, top, start), np.where(kept, at_top.epsilon, first)
+    sought: BoolArray = np.isfinite(final) & ~kept
+    moving = sought.copy()
     for _ in range(100):
         if not moving.any():
             break
@@ -129,7 +141,17 @@ def _exclusion(
         going &= step > v[moving] * (1 + 1e-15)
         v[moving] = step
         moving[np.flatnonzero(moving)[~going]] = False
-    return v, final, first, eps
+    # On a flat clients tie, and one can be had for another at the same price: G stops rising there even where the tie
+    # order still keeps the client.
+    for flat in cost.flats:
+        reached = np.abs(v - flat.level) <= 1e-12 * flat.level + 4 * ROUNDING * np.where(sought, final, 0.0) / eps
+        on = np.flatnonzero(sought & reached)
+        if len(on) == 0:
+            continue
+        at = own.curve(block, ranks[on], np.full(len(on), flat.level))
+        kept[on] = at.epsilon > 0
+        v[on], eps[on] = flat.level, np.where(kept[on], at.epsilon, eps[on])
+    return _Exclusion(v=v, objective=final, first_epsilon=first, epsilon=eps, kept=kept)
 
 
 def _tail(cells: Cells, allowed: FloatArray) -> FloatArray:

@@ -83,7 +83,7 @@ class EmpiricalPrior:
 
     >>> prior = EmpiricalPrior(reports=np.array([0.1, 0.2, 0.2, 0.4, 0.8]))
     >>> round(float(np.exp(prior.logcdf(0.2))), 2)
-    0.45
+    0.4
     """
 
     reports: FloatArray

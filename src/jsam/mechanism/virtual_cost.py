@@ -111,6 +111,13 @@ class VirtualCost:
             t = np.where(smooth, np.clip(t, least, 1 - least), 0.5)
         return np.where(never, high, np.where(at_once, low, np.where(f1 >= 0, x1, x2)))
 
+    def flat_between(self, low: FloatArray, high: FloatArray) -> FloatArray:
+        """How much of [low, high] is ironed."""
+        total = np.zeros(np.shape(low))
+        for flat in self.flats:
+            total += np.maximum(np.minimum(high, flat.high) - np.maximum(low, flat.low), 0.0)
+        return total
+
     def far_report(self) -> float:
         """A report beyond which hardly any probability lies, as far out as doubles allow."""
         if math.isfinite(self.top):

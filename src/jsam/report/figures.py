@@ -22,7 +22,7 @@ BLUE, SKY, GREEN, ORANGE, RED, PINK = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 GREY = "#6b6b6b"
 OTHERS = ("#4d4d4d", "#8c564b", "#999933", "#332288")
 
-STYLE = {
+STYLE: Any = {
     "font.size": 9.5,
     "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
@@ -58,15 +58,16 @@ def plot_plan(contract: Contract, path: str | Path) -> None:
         _clients(epsilon, c, kept, contract.epsilons, BLUE, None)
         epsilon.set(title="Privacy sold", ylabel="ε (log scale)", yscale="log")
         _payments(payment, contract, kept)
-        _clients(cost, c, kept, counted, BLUE, "counted by the server: v ε")
-        _clients(cost, c, kept, own_cost, ORANGE, "borne by the client: c ε")
+        _clients(cost, c, kept, counted, BLUE, "v ε (server)")
+        _clients(cost, c, kept, own_cost, ORANGE, "c ε (client)")
         cost.set(title="Cost of each client", ylabel="money", ylim=(0, None))
-        cost.legend(loc="upper left")
-        most = int(contract.selection_probs.argmax())
-        for axis, values in ((selection, contract.selection_probs), (epsilon, contract.epsilons), (cost, counted)):
-            _ring(axis, c[most], values[most], f"{contract.ids[most]}: {values[most]:.3g}")
+        # Beside the title: there is no corner that the clients leave free at every loss weight.
+        legend = cost.legend(loc="lower right", bbox_to_anchor=(1.0, 0.995), ncols=2, columnspacing=1, handletextpad=0)
+        for handle in legend.legend_handles:
+            handle.set_sizes([20.0])
         for axis in axes.flat:
             _sensitivity_axis(axis, c, kept)
+        _point_out(contract, (selection, contract.selection_probs), (epsilon, contract.epsilons), (cost, counted))
         figure.suptitle(_plan_title(contract), x=0.01, ha="left", fontsize=11.5)
         _save(figure, path)
 
@@ -83,41 +84,54 @@ def _payments(axis: Axes, contract: Contract, kept: BoolArray) -> None:
     axis.set(title="Payment", ylabel="money")
     if contract.payments is None:
         axis.text(0.5, 0.5, "payments were left out", transform=axis.transAxes, ha="center", color=GREY)
+        axis.set_yticks([])
         return
     _clients(axis, contract.sensitivities, kept, contract.payments, GREEN, None)
     axis.set_ylim(0, None)
 
 
 def _clients(axis: Axes, c: FloatArray, kept: BoolArray, values: FloatArray, colour: str, label: str | None) -> None:
-    size = float(np.clip(3000 / max(len(c), 1), 1.5, 26))
+    size = float(np.clip(3000 / len(c), 4, 26))
     axis.scatter(c[kept], values[kept], s=size, color=colour, label=label, linewidths=0, rasterized=len(c) > 2000)
 
 
-def _ring(axis: Axes, x: float, y: float, label: str) -> None:
-    """Point out the client that is drawn most: it sells most, and may cost most."""
-    axis.plot(x, y, "o", ms=9, mfc="none", mec="black", mew=1.0)
-    text = label if len(label) <= 40 else f"{label[:24]}…{label[-12:]}"
-    axis.annotate(text.replace("$", r"\$"), (x, y), xytext=(9, -3), textcoords="offset points", fontsize=8.5)
+def _point_out(contract: Contract, *panels: tuple[Axes, FloatArray]) -> None:
+    """Ring the one client that is drawn most, if there is one: it sells most, and may cost most."""
+    p = contract.selection_probs
+    most = int(p.argmax())
+    if (p > 0.9 * p[most]).sum() > 1:
+        return
+    name = contract.ids[most] if len(contract.ids[most]) <= 24 else contract.ids[most][:23] + "…"
+    for axis, values in panels:
+        x, y = contract.sensitivities[most], values[most]
+        axis.plot(x, y, "o", ms=9, mfc="none", mec="black", mew=1.0)
+        label = f"{name}: {y:.3g}".replace("$", r"\$")
+        # The upper left corner is free: what rises does so to the right.
+        line = {"arrowstyle": "-", "color": GREY, "lw": 0.7, "shrinkA": 2, "shrinkB": 5}
+        axis.annotate(label, (x, y), xytext=(0.1, 0.93), textcoords="axes fraction", arrowprops=line, fontsize=8.5)
 
 
 def _sensitivity_axis(axis: Axes, c: FloatArray, kept: BoolArray) -> None:
     """Shade what is excluded, where it is a stretch of its own; mark each excluded client at the bottom."""
     axis.set_xlabel(SENSITIVITY)
-    if c.max() > 1000 * np.quantile(c, 0.05):
+    out, dearest = c[~kept], c[kept].max()
+    # Few kept among many excluded would huddle at the edge.
+    right = min(c.max() * 1.03, dearest * 2.5)
+    if right > 1000 * np.quantile(c, 0.01):
         axis.set_xscale("log")
+        axis.set_xlim(c.min() / 1.5, right)
     else:
-        axis.set_xlim(-0.02 * c.max(), c.max() * 1.03)
+        axis.set_xlim(-0.02 * right, right)
     _plain_ticks(axis)
-    out = c[~kept]
     if len(out) == 0:
         return
-    axis.plot(out, np.full(len(out), 0.012), "|", transform=axis.get_xaxis_transform(), color=GREY, ms=5, alpha=0.7)
-    if out.min() >= c[kept].max():
-        start, end = (out.min() + c[kept].max()) / 2, axis.get_xlim()[1]
-        axis.axvspan(start, end, color="#d9d9d9", alpha=0.6, lw=0, zorder=0)
-        middle = (start * end) ** 0.5 if axis.get_xscale() == "log" else (start + end) / 2
-        text = f"{len(out)} excluded"
-        axis.text(middle, 0.96, text, transform=axis.get_xaxis_transform(), ha="center", va="top", color=GREY)
+    seen = out[out <= right]
+    axis.plot(seen, np.full(len(seen), 0.012), "|", transform=axis.get_xaxis_transform(), color=GREY, ms=5, alpha=0.7)
+    if out.min() >= dearest:
+        start = min((out.min() + dearest) / 2, right)
+        axis.axvspan(start, right, color="#d9d9d9", alpha=0.6, lw=0, zorder=0)
+        text = f"{len(out)} excluded" if right >= c.max() else f"{len(out)} excluded, up to {c.max():.3g}"
+        axis.text(0.985, 0.06, text, transform=axis.transAxes, ha="right", color=GREY, fontsize=9)
 
 
 def plot_compare(rows: Sequence[Mapping[str, Any]], sweep: Sequence[Mapping[str, Any]], path: str | Path) -> None:
@@ -132,7 +146,7 @@ def plot_compare(rows: Sequence[Mapping[str, Any]], sweep: Sequence[Mapping[str,
         figure, axes = _figure(1, 3, size=(13.5, 4.9))
         for row in shown:
             curve = [r for r in sweep if r["mechanism"] == row["mechanism"] and r["noise_weight"] == asked_noise]
-            look = {"color": colours[row["mechanism"]], "ls": "--" if row["mechanism"] == "jsam-ci" else "-"}
+            look = {"color": colours[row["mechanism"]], "ls": _dashes(row["mechanism"])}
             for axis, (x, y) in zip(axes.flat, AXES_OF_COMPARE, strict=True):
                 axis.plot([r[x] for r in curve], [r[y] for r in curve], lw=1.8, label=row["mechanism"], **look)
                 axis.plot(row[x], row[y], "o", ms=6, color=look["color"], mec="white", mew=0.8, zorder=4)
@@ -167,12 +181,16 @@ NAMES = {
 
 
 def _plain_ticks(axis: Axes) -> None:
-    """0.1 and 10 on logarithmic axes, not powers of ten."""
-    from matplotlib.ticker import FuncFormatter
+    """0.1 and 10 on logarithmic axes, not powers of ten; 0.2 and 0.5 too where less than a decade is shown."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    for ticks in (axis.xaxis, axis.yaxis):
-        if ticks.get_scale() == "log":
-            ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    for ticks, (low, high) in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim())):
+        if ticks.get_scale() != "log":
+            continue
+        few = high < 12 * low
+        ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+        ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ticks.set_minor_formatter(NullFormatter())
 
 
 def _paper(axis: Axes, sweep: Sequence[Mapping[str, Any]], asked_noise: float) -> None:
@@ -180,8 +198,8 @@ def _paper(axis: Axes, sweep: Sequence[Mapping[str, Any]], asked_noise: float) -
     reference = [r for r in sweep if r["noise_weight"] != asked_noise]
     if reference:
         label = f"jsam at noise weight {reference[0]['noise_weight']:g}"
-        cost, kept = ([r[name] for r in reference] for name in ("expected_cost", "num_selected"))
-        axis.plot(cost, kept, color=BLUE, lw=1.3, ls=":", label=label)
+        points = [(r["expected_cost"], r["num_selected"]) for r in reference]
+        axis.plot(*zip(*points, strict=True), color=BLUE, lw=1.3, ls=":", label=label)
     costs, counts = zip(*PAPER_POINTS, strict=True)
     axis.plot(
         costs, counts, "*", ms=12, color="black", mec="white", mew=0.7, ls="none", label="paper, 100 clients", zorder=5
@@ -203,22 +221,34 @@ def _colours(names: Sequence[str]) -> dict[str, str]:
     return colours
 
 
+def _dashes(name: str) -> str:
+    """Curves that lie on one another must both be seen: bbm-M and fsbm-M keep the same number of clients."""
+    if name.startswith("bbm"):
+        return "-."
+    return "--" if name == "jsam-ci" else "-"
+
+
 def plot_fitted_budget(curves: Sequence[Mapping[str, Any]], path: str | Path) -> None:
     """Why η is not fitted to the reports: one client's ε as its own report rises, the others' reports as they are.
 
-    Each record has `title`, `reports` and `epsilons`; stretches where ε rises with the report are marked.
+    Each record has `title`, `reports` and `epsilons`; the largest rise of ε with the report is marked.
     """
     with _style():
         figure, axes = _figure(1, len(curves), size=(5.2 * len(curves), 4.2), sharey=True)
         for axis, curve in zip(axes.flat, curves, strict=True):
             z, eps = np.asarray(curve["reports"]), np.asarray(curve["epsilons"])
-            axis.plot(z, eps, color=BLUE, lw=1.6, label="ε falls or stays: lying does not pay")
-            rising = np.diff(eps) > 1e-9 * eps.max()
-            segments = np.where(np.concatenate([rising, [False]]) | np.concatenate([[False], rising]), eps, np.nan)
-            if rising.any():
-                axis.plot(z, segments, color=RED, lw=2.6, label="ε rises with the report: exaggerating pays")
-            axis.set(title=curve["title"], xlabel="reported " + SENSITIVITY)
-            axis.legend(loc="upper right")
+            axis.plot(z, eps, color=BLUE, lw=1.8)
+            jump = np.diff(eps)
+            up = int(jump.argmax())
+            if jump[up] > 1e-9 * eps.max():
+                axis.plot(z[up : up + 2], eps[up : up + 2], color=RED, lw=3, solid_capstyle="butt")
+                text = f"ε rises by {jump[up] / eps[up]:.0%}:\nasking for more sells more"
+                place = {"xytext": (14, 16), "textcoords": "offset points"}
+                axis.annotate(text, (z[up + 1], eps[up + 1]), color=RED, **place)
+            else:
+                text = "ε never rises: nobody gains by asking for more"
+                axis.text(0.98, 0.95, text, transform=axis.transAxes, ha="right", va="top", color=BLUE)
+            axis.set(title=curve["title"], xlabel="reported " + SENSITIVITY, ylim=(0, None))
         axes.flat[0].set_ylabel("ε bought from the client")
         _save(figure, path)
 

@@ -24,11 +24,12 @@ def check_target(path: str | Path) -> None:
 def write_atomically(path: str | Path, content: bytes) -> None:
     """Write a file beside its place and then move it there. Folders on the way are made."""
     try:
-        target = Path(path).resolve()
+        target = Path(path)
         if target.exists() and not target.is_file():
             # A pipe or /dev/stdout: it cannot be replaced, only written to.
             target.write_bytes(content)
             return
+        target = target.resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
         _replace(target, content)
     except OSError as error:

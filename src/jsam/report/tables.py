@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich import box
@@ -12,12 +12,17 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from jsam.mechanism.budgeting import BudgetPlan
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.virtual_cost import Flat
 
+if TYPE_CHECKING:
+    from jsam.mechanism.audit import AuditReport
+    from jsam.mechanism.budgeting import BudgetPlan
+
 # More clients than this and only the first few rows are shown.
 WHOLE, FIRST = 40, 20
+MOST_VIOLATIONS = 4
+VERDICTS = {"passed": "green", "violated": "bold red", "not claimed": "yellow"}
 
 
 def number(value: float | None, digits: int = 5) -> str:
@@ -43,8 +48,7 @@ def plan_headline(
     lines.append(("objective", number(contract.objective), _runner_up(contract)))
     lines.append(("loss weight", number(contract.loss_weight), _where_from(budget_plan)))
     if budget_plan is not None:
-        quantiles = budget_plan.payment_quantiles.items()
-        lines.append(("may fall due", "", ", ".join(f"{q:.0%}: {number(amount, 4)}" for q, amount in quantiles)))
+        lines.append(("may fall due", number(budget_plan.payment_quantiles[0.5]), _quantiles(budget_plan)))
     lines.append(("prior", "", f"{prior} · {_regularity(flats)}"))
     caps = [
         f"{name} ≤ {number(cap)}"
@@ -73,6 +77,11 @@ def _runner_up(contract: Contract) -> str:
     if other is None:
         return "loss weight × loss bound + expected cost"
     return f"runner-up: keep {other.num_selected}, {other.objective / contract.objective - 1:.2%} worse"
+
+
+def _quantiles(budget_plan: BudgetPlan) -> str:
+    parts = [f"{q:.0%} {number(amount, 4)}" for q, amount in budget_plan.payment_quantiles.items() if q != 0.5]
+    return f"in the median market; quantiles {', '.join(parts)}"
 
 
 def _where_from(budget_plan: BudgetPlan | None) -> str:
@@ -118,6 +127,25 @@ def clients_table(contract: Contract) -> RenderableType:
     return Group(table, Text(f"… and {hidden} more; --format csv or json gives all", style="dim"))
 
 
+def audit_tables(report: AuditReport) -> tuple[RenderableType, ...]:
+    """The verdict, then every check with its worst client and what was found."""
+    table = _table("check", "verdict", "worst client", "found")
+    for check in report.checks:
+        verdict = Text(check.status, style=VERDICTS.get(check.status, ""))
+        found = "\n".join(dict.fromkeys([check.message, *(v.message for v in check.violations[:MOST_VIOLATIONS])]))
+        hidden = len(check.violations) - MOST_VIOLATIONS
+        more = f"\n… and {hidden} more; --format json gives all" if hidden > 0 else ""
+        table.add_row(Text(check.name), verdict, Text(check.client or "–", overflow="ellipsis"), Text(found + more))
+    if report.ok:
+        title = "all promises hold" if report.claims_truthful else "all that is claimed holds"
+    else:
+        title = f"violated: {', '.join(dict.fromkeys(violation.check for violation in report.violations))}"
+    some = "" if report.num_audited == report.num_clients else f" of {report.num_clients}, the most telling ones,"
+    text = Text(f"{report.num_audited} clients{some} were tried with false reports.")
+    head = Text(f"{report.mechanism}: {title}", style="green" if report.ok else "bold red")
+    return Panel(text, title=head, title_align="left", expand=False, padding=(0, 2)), table
+
+
 def compare_table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> RenderableType:
     """All mechanisms side by side; one that cannot be run says why."""
     table = _table("mechanism", "kept", "loss weight", "expected cost", "total due", "loss bound", "objective")
@@ -135,7 +163,7 @@ def compare_table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) 
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
-        words = name in ("client", "mechanism")
+        words = name in ("client", "mechanism", "check", "verdict", "worst client", "found")
         width = max(map(len, name.split()))
-        table.add_column(name, justify="left" if words else "right", no_wrap=words, min_width=width)
+        table.add_column(name, justify="left" if words else "right", no_wrap=words and name != "found", min_width=width)
     return table

@@ -49,9 +49,16 @@ def myerson_payment(curve: Curve, truth: float, prior: Any, *, claimed: float, t
     Panels are cut until each is either smooth or too narrow to matter. It stops early where the claim is already far
     off: a broken curve may jump without end.
     """
+    far = float(prior.isf(1e-15))
+
+    def tamed(z: FloatArray) -> FloatArray:
+        # So far out that v overflows, nothing can be sold.
+        eps = curve(z)
+        return np.where(np.isnan(eps) & (z > far), 0.0, eps)
+
     first = float(curve(np.array([truth]))[0])
     base = truth * first
-    edges, tail = _edges(curve, truth, first, prior)
+    edges, tail = _edges(tamed, truth, first, prior)
     left, right = edges[:-1], edges[1:]
     done = error = 0.0
     points = 0
@@ -60,7 +67,7 @@ def myerson_payment(curve: Curve, truth: float, prior: Any, *, claimed: float, t
         z = left[:, None] + width[:, None] * NODES
         z[:, -1] = right
         points += z.size
-        eps = curve(z.ravel()).reshape(z.shape)
+        eps = tamed(z.ravel()).reshape(z.shape)
         nine, five, three = width * (eps @ NINE), width * (eps[:, ::2] @ FIVE), width * (eps[:, ::4] @ THREE)
         gap = np.abs(nine - five)
         drop = width * (eps.max(axis=1) - eps.min(axis=1)) / 2
@@ -93,7 +100,7 @@ def _edges(curve: Curve, truth: float, first: float, prior: Any) -> tuple[FloatA
         return np.geomspace(truth, end, 5 + math.ceil(math.log2(top / truth))), 0.0
     edges = [truth]
     while edges[-1] < 1e290:
-        ahead = edges[-1] * 2.0 ** np.arange(1, 17)
+        ahead: FloatArray = edges[-1] * np.exp2(np.arange(1.0, 17.0))
         eps = curve(ahead)
         dropped = np.flatnonzero(~(eps > 0))
         if len(dropped):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray
+from jsam.mechanism.contract import Contract
 from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms.base import Mechanism
 
@@ -101,17 +102,10 @@ def support_for_lies(prior: Any, truth: float) -> tuple[float, float]:
 
 
 def probe(
-    market: Market,
-    mechanism: Mechanism,
-    client: int,
-    *,
-    epsilon: float,
-    payment: float,
-    total_payment: float,
-    grid: int = 64,
-    rng: np.random.Generator,
+    market: Market, mechanism: Mechanism, contract: Contract, client: int, *, grid: int, rng: np.random.Generator
 ) -> Probe:
-    """Try lies of one client whose truthful ε and payment are given: a coarse grid, then around the best."""
+    """Try lies of one client against the contract that the truth gets it: a coarse grid, then around the best."""
+    assert contract.payments is not None
     truth = float(market.sensitivities[client])
     scan = _scan_points(market, client, grid, rng)
     eps = ask(mechanism, market, client, scan, payments=False)[0]
@@ -120,9 +114,9 @@ def probe(
     first = Probe(
         client=client,
         truth=truth,
-        epsilon=epsilon,
-        payment=payment,
-        scale=max(1e-9 * total_payment, np.finfo(np.float64).tiny),
+        epsilon=float(contract.epsilons[client]),
+        payment=float(contract.payments[client]),
+        scale=max(1e-9 * float(contract.payments.sum()), float(np.finfo(np.float64).tiny)),
         scan=scan,
         scan_epsilons=eps,
         reports=asked,
@@ -212,7 +206,7 @@ def _points_to_price(market: Market, client: int, grid: int, scan: FloatArray, e
     falls = np.argsort(np.diff(eps))[:STEPS]
     points = [
         np.array([scan[0], scan[-1]]),
-        _quantiles(prior, grid),
+        _quantiles(prior, grid // 2),
         _around(truth, 6),
         _beside(_others(market, client, 2)),
         scan[falls],

@@ -158,7 +158,7 @@ class RangeMechanism(ABC):
         return Contract(
             mechanism=self.name,
             truthful=self.truthful,
-            ids=tuple(map(str, range(N))) if market.ids is None else tuple(market.ids),
+            names=None if market.ids is None else tuple(market.ids),
             sensitivities=market.sensitivities,
             virtual_costs=v_all,
             selection_probs=p,
@@ -220,7 +220,8 @@ class RangeMechanism(ABC):
             return Responses(epsilons=at.epsilon, payments=np.full(len(z), math.nan))
         kept = at.epsilon > 0
         paid = z * at.epsilon
-        paid[kept] += self._rents(own, ranks[kept], z[kept], cost, at.objective[kept])
+        if kept.any():
+            paid[kept] += self._rents(own, ranks[kept], z[kept], cost, at.objective[kept])
         return Responses(epsilons=at.epsilon, payments=paid)
 
     def _rents(

@@ -19,7 +19,7 @@ COMPENSATED = "usbm-compensated"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class Inputs:
     """The clients of one run, and what was asked about them."""
 
     table: ClientTable
@@ -27,10 +27,12 @@ class Setup:
     options: EconomyOptions
 
     @classmethod
-    def read(cls, clients: str, options: EconomyOptions) -> Setup:
+    def read(cls, clients: str, options: EconomyOptions) -> Inputs:
         options.check()
         table = read_clients(clients)
-        return cls(table=table, market=table.market(options.prior), options=options)
+        with progress_bar("Looking at the prior", None):
+            market = table.market(options.prior)
+        return cls(table=table, market=market, options=options)
 
     def mechanism(self, name: str) -> RangeMechanism:
         """The mechanism of that name; under a budget its loss weight is still to be set."""

@@ -1,0 +1,169 @@
+"""The least objective for a handful of clients, by search: it knows nothing of the structure that the solver uses.
+
+Corners of the simplex are enumerated, SLSQP runs from random points, and the best of all are improved by moving mass
+between every two clients. It can only err upwards, so a contract that it beats is not optimal.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from jsam.mechanism._arrays import FloatArray
+
+STARTS = 6
+KEEP = 3
+ROUNDS = 40
+LINE = 0.5 - 0.5 * np.cos(np.linspace(0, math.pi, 25))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Problem:
+    """The server's problem for given virtual costs and equal data shares (docs/theory.md, "The problem")."""
+
+    virtual_costs: FloatArray
+    loss_weight: float
+    noise_weight: float
+    bias_weight: float
+    max_selection_prob: float
+    max_epsilon: float
+
+    def bias(self, p: FloatArray) -> FloatArray:
+        return np.asarray(self.bias_weight * np.abs(p - 1 / p.shape[1]).sum(axis=1))
+
+    def _root(self, p: FloatArray, eps: FloatArray) -> FloatArray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            noise = np.where(p > 0, (p / eps) ** 2, 0.0).sum(axis=1)
+        return np.asarray(np.sqrt(self.bias(p) ** 2 + self.noise_weight * noise))
+
+    def best_epsilons(self, p: FloatArray) -> FloatArray:
+        """The budgets that are best for each row of p.
+
+        They satisfy η Q p² = R v ε³ with R = sqrt(d² + Q Σ p²/ε²), or sit at the cap. R gives ε and ε gives R; going
+        round shrinks an error in log R to a third at most, and the objective feels only the square of what is left.
+        """
+        with np.errstate(divide="ignore", invalid="ignore"):
+            free = np.cbrt(self.loss_weight * self.noise_weight * p * p / self.virtual_costs)
+        free = np.where(p > 0, free, 0.0)
+        root = np.ones(len(p))
+        for _ in range(24):
+            eps = np.minimum(free / np.cbrt(root)[:, None], self.max_epsilon)
+            root = self._root(p, eps)
+        return np.asarray(eps)
+
+    def values(self, p: FloatArray, eps: FloatArray | None = None) -> FloatArray:
+        """The objective of rows of p, with the best ε unless given."""
+        eps = self.best_epsilons(p) if eps is None else eps
+        return np.asarray(self.loss_weight * (self.bias(p) + self._root(p, eps)) + eps @ self.virtual_costs)
+
+    def slope(self, p: FloatArray) -> tuple[float, FloatArray]:
+        """Logarithm of the value at one p and its gradient; ε moves along, but to first order that does not count."""
+        rows = p[None, :]
+        eps = self.best_epsilons(rows)
+        value, root, d = float(self.values(rows, eps)[0]), self._root(rows, eps)[0], self.bias(rows)[0]
+        away = self.bias_weight * np.sign(p - 1 / len(p))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            noise = np.where(p > 0, self.noise_weight * p / eps[0] ** 2, 0.0)
+        return math.log(value), self.loss_weight * (away * (1 + d / root) + noise / root) / value
+
+
+def least_objective(problem: Problem, *, seed: int = 0) -> tuple[float, FloatArray]:
+    """The lowest value found and its selection probabilities."""
+    N, cap = len(problem.virtual_costs), problem.max_selection_prob
+    rng = np.random.default_rng(seed)
+    corners = _corners(N, cap)
+    descended = [_descend(problem, start) for start in _starts(N, cap, rng)]
+    points = np.vstack([_best(problem, corners), _best(problem, np.array(descended))])
+    points = _exchange(problem, points)
+    values = problem.values(points)
+    return float(values.min()), np.asarray(points[int(values.argmin())])
+
+
+def _best(problem: Problem, points: FloatArray) -> FloatArray:
+    return np.asarray(points[np.argsort(problem.values(points))[:KEEP]])
+
+
+def _corners(N: int, cap: float) -> FloatArray:
+    """Everybody at 0, at the share or at the cap, but for one client who takes the rest, whichever it is."""
+    levels = sorted({0.0, 1 / N, cap})
+    rows = []
+    for others in itertools.product(levels, repeat=N - 1):
+        rest = 1 - math.fsum(others)
+        if -1e-12 <= rest <= cap + 1e-12:
+            rows += [np.insert(others, k, min(max(rest, 0.0), cap)) for k in range(N)]
+    return np.unique(np.array(rows), axis=0)
+
+
+def _starts(N: int, cap: float, rng: np.random.Generator) -> list[FloatArray]:
+    """Random points of the simplex, spread out and concentrated in turn, drawn towards the centre until they fit."""
+    points = [rng.dirichlet(np.full(N, 1.0 if i % 2 else 0.4)) for i in range(STARTS)]
+    room = [min(1.0, (cap - 1 / N) / max(point.max() - 1 / N, 1e-12)) for point in points]
+    return [1 / N + share * (point - 1 / N) for share, point in zip(room, points, strict=True)]
+
+
+def _descend(problem: Problem, start: FloatArray) -> FloatArray:
+    from scipy.optimize import Bounds, minimize
+
+    found = minimize(
+        problem.slope,
+        start,
+        jac=True,
+        method="SLSQP",
+        bounds=Bounds(np.full(len(start), 1e-12), np.full(len(start), problem.max_selection_prob)),
+        constraints={"type": "eq", "fun": _excess, "jac": _excess_slope},
+        options={"maxiter": 60, "ftol": 1e-12},
+    )
+    p = np.clip(found.x, 0.0, problem.max_selection_prob)
+    p[p < 1e-9] = 0.0
+    p /= p.sum()
+    return p if np.isfinite(p).all() and p.max() <= problem.max_selection_prob * (1 + 1e-12) else start
+
+
+def _excess(p: FloatArray) -> float:
+    return float(p.sum()) - 1
+
+
+def _excess_slope(p: FloatArray) -> FloatArray:
+    return np.ones_like(p)
+
+
+def _exchange(problem: Problem, points: FloatArray) -> FloatArray:
+    """Move mass from one client to another, whichever move helps most, until none does."""
+    N, cap = points.shape[1], problem.max_selection_prob
+    if N == 1:
+        return points
+    pairs = list(itertools.permutations(range(N), 2))
+    giver, taker = (np.array(side) for side in zip(*pairs, strict=True))
+    direction = np.eye(N)[taker] - np.eye(N)[giver]
+    best = []
+    for p in points:
+        for _ in range(ROUNDS):
+            value = problem.values(p[None, :])[0]
+            room = np.maximum(np.minimum(p[giver], cap - p[taker]), 0.0)
+            # The bias has kinks at the share 1/N: those amounts are tried exactly.
+            kinks = np.clip(np.stack([p[giver] - 1 / N, 1 / N - p[taker]]), 0.0, room)
+            amounts = np.sort(np.concatenate([LINE[:, None] * room, kinks]), axis=0)
+            line = np.maximum(p + amounts[:, :, None] * direction, 0.0)
+            tried = problem.values(line.reshape(-1, N)).reshape(amounts.shape)
+            i, pair = divmod(int(tried.argmin()), len(pairs))
+            low, high = amounts[max(i - 1, 0), pair], amounts[min(i + 1, len(amounts) - 1), pair]
+            moved = _along(problem, p, direction[pair], float(low), float(high))
+            p_new = line[i, pair] if tried[i, pair] <= problem.values(moved[None, :])[0] else moved
+            if not problem.values(p_new[None, :])[0] < value * (1 - 1e-13):
+                break
+            p = p_new
+        best.append(p)
+    return np.array(best)
+
+
+def _along(problem: Problem, p: FloatArray, direction: FloatArray, low: float, high: float) -> FloatArray:
+    """The best point on a stretch of a line, by zooming in on the best of a few."""
+    for _ in range(8):
+        t = np.linspace(low, high, 17)
+        line = np.maximum(p + t[:, None] * direction, 0.0)
+        i = int(problem.values(line).argmin())
+        low, high = t[max(i - 1, 0)], t[min(i + 1, 16)]
+    return np.asarray(line[i])

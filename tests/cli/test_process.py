@@ -1,0 +1,117 @@
+"""`jsam` as a process of its own: exit codes, streams and signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import jsam
+from tests.cli.conftest import EXAMPLE, UNIFORM
+
+JSAM = [sys.executable, "-m", "jsam.cli"]
+
+
+def start(*arguments: str | Path, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    command = [*JSAM, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+
+
+def test_a_plan_is_all_that_standard_output_holds() -> None:
+    """With the installed program itself, and nothing heavy loaded for it."""
+    program = Path(sys.executable).with_name("jsam")
+    command: list[str | Path] = [program, "plan", EXAMPLE, *UNIFORM, "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["num_clients"] == 100
+
+
+def test_planning_under_a_uniform_prior_starts_quickly() -> None:
+    """It must be done within a second: scipy.stats alone may take that long to import."""
+    code = (
+        "import sys; from jsam.cli import main; "
+        f"main(['plan', {str(EXAMPLE)!r}, '--prior', 'uniform:0,1', '--loss-weight', '5']); "
+        "loaded = {name.partition('.')[0] for name in sys.modules} & {'scipy', 'torch', 'matplotlib', 'pydantic'}; "
+        "sys.exit(f'loaded {loaded}' if loaded else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_version() -> None:
+    out, err = start("--version").communicate()
+    assert (out, err) == (f"jsam {jsam.__version__}\n", "")
+
+
+def test_bad_input_gives_one_line_and_code_2(tmp_path: Path) -> None:
+    process = start("plan", tmp_path / "nowhere.csv", *UNIFORM)
+    out, err = process.communicate()
+    assert process.returncode == 2
+    assert out == ""
+    assert err.startswith("jsam: error: cannot read")
+    assert err.count("\n") == 1
+
+
+def test_a_violation_gives_code_1(tmp_path: Path) -> None:
+    (tmp_path / "clients.csv").write_text("id,sensitivity\na,0.1\nb,0.4\nc,0.8\n")
+    process = start("audit", tmp_path / "clients.csv", *UNIFORM, "--mechanism", "jsam-ci", "--strict")
+    _, err = process.communicate()
+    assert (process.returncode, err) == (1, "")
+
+
+def test_an_interrupt_stops_it_without_a_traceback(tmp_path: Path) -> None:
+    """The clients come through a named pipe: once it is open for reading, the command is surely at work."""
+    pipe, target = tmp_path / "clients.csv", tmp_path / "result.json"
+    os.mkfifo(pipe)
+    process = start("plan", pipe, *UNIFORM, "--output", target)
+
+    def release() -> None:
+        """A command that ends without opening the pipe must fail this test, not hang it."""
+        process.wait()
+        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))
+
+    threading.Thread(target=release, daemon=True).start()
+    with pipe.open("wb", buffering=0):
+        process.send_signal(signal.SIGINT)
+    # Only now, with the pipe closed: a signal just before the child blocks in read() takes effect when that returns.
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "jsam: stopped\n")
+    assert not target.exists()
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    """As in `jsam plan … | head -0`: the pipe is closed before anything is written."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    process = start("plan", EXAMPLE, *UNIFORM, stdout=write_end)
+    os.close(write_end)
+    _, err = process.communicate()
+    assert (process.returncode, err) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
+def test_a_full_disk_is_reported() -> None:
+    with open("/dev/full", "w") as full:
+        process = start("plan", EXAMPLE, *UNIFORM, "--format", "json", stdout=full.fileno())
+        _, err = process.communicate()
+    assert process.returncode == 2
+    assert err == "jsam: error: cannot write to standard output: No space left on device\n"
+
+
+def test_a_terminal_without_greek_letters(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*JSAM, "plan", EXAMPLE, *UNIFORM],
+        capture_output=True,
+        text=True,
+        encoding="ascii",
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "client-038" in done.stdout
