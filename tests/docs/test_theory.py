@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections import Counter
+from itertools import pairwise
 from types import ModuleType
 
 import numpy as np
@@ -32,7 +33,7 @@ def y_of(b: FloatArray) -> FloatArray:
     return np.asarray(2 * (1 - b) * (1 - 2 * b) / (2 - 3 * b))
 
 
-def K_of(b: FloatArray) -> FloatArray:
+def level_of(b: FloatArray) -> FloatArray:
     return np.asarray(b * (1 - b) ** (2 / 3) * (2 - 3 * b) ** (-1 / 3))
 
 
@@ -50,11 +51,11 @@ def test_level_curve_and_its_slope() -> None:
     """y, K and K′ as functions of b: K³ is the maximum it claims to be, and K′ its derivative; K is concave."""
     grid = np.linspace(0, 1, 20_001)
     for b in B_VALUES[::12]:
-        y, K = float(y_of(b)), float(K_of(b))
+        y, K = float(y_of(b)), float(level_of(b))
         x = grid * (1 - y)
         assert (x**2 * (1 - x) * (1 - x - y)).max() == pytest.approx(K**3, rel=1e-6)
     fine = np.linspace(0.01, 0.49, 20_001)
-    assert derivative(K_of(fine), y_of(fine)) == pytest.approx(-slope_of(fine)[2:-2], rel=1e-6)
+    assert derivative(level_of(fine), y_of(fine)) == pytest.approx(-slope_of(fine)[2:-2], rel=1e-6)
     assert np.all(np.diff(y_of(fine)) < 0)
     assert np.all(np.diff(slope_of(fine)) < 0)
 
@@ -66,7 +67,8 @@ def test_sublevel_sets_are_what_lies_under_the_level_curve(d: float, S: float, e
     F, b = float(value), float(B / value)
     assert 0 <= b <= 0.5 * (1 + 1e-12)
     assert 2 * eta * d / F == pytest.approx(float(y_of(np.array(b))), rel=1e-9, abs=1e-9)
-    assert S == pytest.approx(float(K_of(np.array(b))) * (F**4 / (eta**2 * Q)) ** (1 / 3), rel=1e-7)
+    unit = (F**4 / (eta**2 * Q)) ** (1 / 3)
+    assert S / unit == pytest.approx(float(level_of(np.array(b))), rel=1e-7)
 
 
 def test_the_chord_function_turns_once() -> None:
@@ -84,14 +86,14 @@ def test_the_noise_sum_lies_above_its_chord(w: list[float], extra: int, tau: flo
     """S(τ) ≥ (1 − s) S(0) + s S(1), s = τ^(2/3), while the last kept client is drained to the first."""
     weights, N = np.sort(w), len(w) + extra
 
-    def S(share: float) -> float:
+    def noise(share: float) -> float:
         p = np.full(len(w), 1 / N)
         p[-1] = share / N
         p[0] = 1 - p[1:].sum()
         return float(weights @ p ** (2 / 3))
 
     s = tau ** (2 / 3)
-    assert S(tau) >= ((1 - s) * S(0.0) + s * S(1.0)) * (1 - 1e-13)
+    assert noise(tau) >= ((1 - s) * noise(0.0) + s * noise(1.0)) * (1 - 1e-13)
 
 
 @given(d=decades, S=decades, eta=decades, Q=decades)
@@ -108,7 +110,7 @@ def test_curvature_that_lets_an_inner_point_win_is_bounded() -> None:
     """|K″| K/K′² = b(4 − 3b)/(2(3 − 8b + 6b²)) ≤ 5/4: the ground of the condition under a cap on p."""
     b = np.linspace(0.01, 0.49, 20_001)
     claimed = b * (4 - 3 * b) / (2 * (3 - 8 * b + 6 * b**2))
-    curvature = -derivative(-slope_of(b), y_of(b)) * K_of(b)[2:-2] / slope_of(b)[2:-2] ** 2
+    curvature = -derivative(-slope_of(b), y_of(b)) * level_of(b)[2:-2] / slope_of(b)[2:-2] ** 2
     assert curvature == pytest.approx(claimed[2:-2], rel=1e-6)
     assert np.all(np.diff(claimed) > 0)
     assert claimed[-1] < 1.25
@@ -126,15 +128,14 @@ def test_envelope_panels_err_by_no_more_than_their_bound() -> None:
         v_of = low + (dense + rng.uniform(0.01, 1)) ** power
         eps_at = v_of**-0.5 + drop * (dense < jump)
         dv, dz = np.diff(v_of), np.diff(dense)
-        between = (low + 0 * middle + np.interp(middle, dense, v_of) - low) ** -0.5 + drop * (middle < jump)
+        between = np.interp(middle, dense, v_of) ** -0.5 + drop * (middle < jump)
         area, G = np.sum(between * dz), np.concatenate([[0.0], np.cumsum(between * dv)])
         at = np.searchsorted(dense, NODES)
         z, v, eps, values = (x[at][None, None, :] for x in (dense, v_of, eps_at, G))
         estimate, bound = _by_envelope(z, v, values, eps)
         slopes = dz / dv
         gruess = sum(
-            0.25 * (v_of[j] - v_of[i]) * (eps_at[i] - eps_at[j]) * np.ptp(slopes[i:j])
-            for i, j in zip(at[:-1], at[1:], strict=True)
+            0.25 * (v_of[j] - v_of[i]) * (eps_at[i] - eps_at[j]) * np.ptp(slopes[i:j]) for i, j in pairwise(at)
         )
         error = abs(float(estimate[0, 0]) - area)
         assert error <= float(bound[0, 0]) + 1e-7
@@ -146,7 +147,7 @@ def test_envelope_panels_err_by_no_more_than_their_bound() -> None:
 def test_ironing_keeps_the_mean_of_the_virtual_cost_and_costs_no_truthful_rule_less() -> None:
     """On a flat the level is the mean of v in quantiles; E[v̄ ε] ≤ E[v ε] for falling ε, equal if constant there."""
     rng = np.random.default_rng(4)
-    past = np.concatenate([rng.lognormal(-2, 0.2, 60), rng.lognormal(0, 0.2, 60)])
+    past = np.concatenate([rng.lognormal(-2, 0.2, 20), rng.lognormal(0, 0.2, 20)])
     prior = jsam.EmpiricalPrior(reports=past)
     cost = VirtualCost.of(prior)
     assert cost.flats
@@ -166,11 +167,19 @@ def test_ironing_keeps_the_mean_of_the_virtual_cost_and_costs_no_truthful_rule_l
 
 def test_what_is_never_dropped_falls_like_the_root_of_its_virtual_cost() -> None:
     """USBM under an exponential prior: ε ∝ v^(−1/2) far out, so that payments are finite."""
-    market = jsam.Market(sensitivities=[0.2, 0.5, 0.9], prior=scipy.stats.expon(scale=0.3))
+    market = jsam.Market(sensitivities=np.array([0.2, 0.5, 0.9]), prior=scipy.stats.expon(scale=0.3))
     z = np.array([8.0, 12.0])
     eps = jsam.USBM(loss_weight=2.0).respond(market, 1, z, payments=False).epsilons
     v = market.cost_of(1)(z)
     assert math.log(eps[1] / eps[0]) / math.log(v[1] / v[0]) == pytest.approx(-0.5, abs=1e-6)
+
+
+def test_an_infinite_virtual_cost_is_dropped_or_refused() -> None:
+    """A report where the density vanishes: JSAM keeps the others, USBM says whom it cannot afford."""
+    market = jsam.Market(sensitivities=np.array([0.1, 0.4, 1.0]), prior=scipy.stats.beta(2, 5))
+    assert jsam.plan(market, jsam.JSAM(loss_weight=20.0)).selection_probs[2] == 0
+    with pytest.raises(jsam.InputError, match=r"client '2' reports 1.*usbm cannot drop it"):
+        jsam.plan(market, jsam.USBM(loss_weight=20.0))
 
 
 def test_compensated_noise_does_not_depend_on_the_selection() -> None:
@@ -230,8 +239,8 @@ def test_a_fitted_budget_makes_epsilon_rise_and_a_fixed_weight_never_does() -> N
     for _ in range(60):
         market = jsam.Market(sensitivities=rng.uniform(0, 1, 10), prior=scipy.stats.uniform(0, 1))
         mechanism = jsam.JSAM(loss_weight=float(10 ** rng.uniform(-1, 2)))
-        eps = mechanism.respond(market, 0, reports, payments=False).epsilons
-        assert np.all(np.diff(eps) <= 1e-12 * eps.max())
+        bought = mechanism.respond(market, 0, reports, payments=False).epsilons
+        assert np.all(np.diff(bought) <= 1e-12 * bought.max())
     shown = np.random.default_rng(script.SEED).uniform(0, 1, script.NUM_CLIENTS)
     curve = []
     for z in (0.365, 0.375):

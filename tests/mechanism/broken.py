@@ -156,7 +156,7 @@ class BudgetFittedToReports(Replanning):
 
     It looks reasonable and pays the right payments for the weight that it ends up with. But a client's report now moves
     the weight too: its ε can rise with its own report, and no payment can make that truthful. This is why jsam sets
-    the weight from the prior alone (docs/theory.md, "A budget is set before the reports").
+    the weight from the prior alone (docs/theory.md, "Why η is not fitted to the reports").
     """
 
     budget: float

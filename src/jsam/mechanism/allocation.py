@@ -155,7 +155,7 @@ def probs_at(rule: Rule, optimum: Optimum, rank: IntArray) -> FloatArray:
 
 
 def budgets(p: FloatArray, v: FloatArray, scale: FloatArray | float, max_epsilon: float | None) -> FloatArray:
-    """ε = scale · p^(2/3) v^(−1/3), capped; 0 for whoever is not selected (the paper's Theorem 3)."""
+    """ε = scale · p^(2/3) v^(−1/3), capped; 0 for whoever is not selected (the paper's Theorem 4)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         eps = np.where(p > 0, scale * np.cbrt(p * p / v), 0.0)
     return eps if max_epsilon is None else np.minimum(eps, max_epsilon)

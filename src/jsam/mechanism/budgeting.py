@@ -25,7 +25,7 @@ from jsam.mechanism.priors import Prior
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 PAYMENT_TOLERANCE = 1e-4  # of a payment: a distribution over draws needs no more
-COARSE, FINE = 1.25, 1.02  # steps of the scan over η: Σπ is not monotone in it, but falls by 2% at most
+COARSE, FINE = 1.25, 1.02  # steps of the scan over η: Σπ is not monotone in it, but its dips are a few per cent
 
 FractionDone = Callable[[float], None]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -98,8 +98,16 @@ def _integrate(
         value, bound = cells.value.sum(axis=1), cells.bound.sum(axis=1) + rounding
         goal = tolerance * (reports * first_eps + value) + rounding
         wanting = bound > goal
-        if not wanting.any() or cells.count >= MOST_CELLS:
+        if not wanting.any() or (cells.count >= MOST_CELLS and len(ranks) == 1):
             break
+        if cells.count >= MOST_CELLS:
+            # Where v jumps, every client needs cells at places of its own: two meshes are then smaller than one.
+            middle = len(ranks) // 2
+            parts = [
+                _integrate(own, replace(block, ranks=ranks[some]), reports[some], start[some], cost, tolerance)
+                for some in (slice(None, middle), slice(middle, None))
+            ]
+            return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
         share = goal[wanting, None] / (2 * cells.count)
         cells = cells.halved(own, block, cost, span, (cells.bound[wanting] > share).any(axis=0))
     if never and math.isinf(cost.top):

@@ -36,7 +36,7 @@ def plan_headline(
     """What was decided and what it costs."""
     lines: list[tuple[str, str, str]] = [
         ("kept", f"{contract.num_selected} of {contract.num_clients}", _most_drawn(contract)),
-        ("expected cost", number(contract.expected_cost), "to be paid, as the prior lets expect"),
+        ("expected cost", number(contract.expected_cost), "what the server expected to pay, from the prior"),
     ]
     if contract.payments is None:
         lines.append(("total due", "–", "payments were left out"))
@@ -44,7 +44,7 @@ def plan_headline(
         error = contract.payment_error_bound
         known = f", each ± {number(error, 1)}" if error else ""
         lines.append(("total due", number(contract.total_payment), f"payments for these reports{known}"))
-    lines.append(("loss bound", number(contract.loss_bound), "selection bias and privacy noise"))
+    lines.append(("loss bound", number(contract.loss_bound), "of training: selection bias and privacy noise"))
     lines.append(("objective", number(contract.objective), _runner_up(contract)))
     lines.append(("loss weight", number(contract.loss_weight), _where_from(budget_plan)))
     if budget_plan is not None:
@@ -68,15 +68,18 @@ def plan_headline(
 
 
 def _most_drawn(contract: Contract) -> str:
-    most = int(contract.selection_probs.argmax())
-    return f"clients; most draws go to {contract.ids[most]}: {contract.selection_probs[most]:.3g}"
+    p = contract.selection_probs
+    most = int(p.argmax())
+    if p[most] <= p[p > 0].min() * (1 + 1e-9):
+        return "clients, all drawn equally often"
+    return f"clients; most draws go to {contract.ids[most]}: {p[most]:.3g}"
 
 
 def _runner_up(contract: Contract) -> str:
     other = contract.runner_up
     if other is None:
         return "loss weight × loss bound + expected cost"
-    return f"runner-up: keep {other.num_selected}, {other.objective / contract.objective - 1:.2%} worse"
+    return f"runner-up: keep {other.num_selected}, {number(100 * (other.objective / contract.objective - 1), 2)}% worse"
 
 
 def _quantiles(budget_plan: BudgetPlan) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from jsam.mechanism._arrays import FloatArray
 
-STARTS = 6
+STARTS = 4
 KEEP = 3
 ROUNDS = 40
 LINE = 0.5 - 0.5 * np.cos(np.linspace(0, math.pi, 25))
@@ -34,7 +34,7 @@ class Problem:
     def bias(self, p: FloatArray) -> FloatArray:
         return np.asarray(self.bias_weight * np.abs(p - 1 / p.shape[1]).sum(axis=1))
 
-    def _root(self, p: FloatArray, eps: FloatArray) -> FloatArray:
+    def root(self, p: FloatArray, eps: FloatArray) -> FloatArray:
         with np.errstate(divide="ignore", invalid="ignore"):
             noise = np.where(p > 0, (p / eps) ** 2, 0.0).sum(axis=1)
         return np.asarray(np.sqrt(self.bias(p) ** 2 + self.noise_weight * noise))
@@ -47,23 +47,24 @@ class Problem:
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             free = np.cbrt(self.loss_weight * self.noise_weight * p * p / self.virtual_costs)
-        free = np.where(p > 0, free, 0.0)
-        root = np.ones(len(p))
+        selected = p > 0
+        free, capped = np.where(selected, free, math.inf), np.where(selected, self.max_epsilon, math.inf)
+        d2, root = self.bias(p) ** 2, np.ones(len(p))
         for _ in range(24):
-            eps = np.minimum(free / np.cbrt(root)[:, None], self.max_epsilon)
-            root = self._root(p, eps)
-        return np.asarray(eps)
+            eps = np.minimum(free / np.cbrt(root)[:, None], capped)
+            root = np.sqrt(d2 + self.noise_weight * ((p / eps) ** 2).sum(axis=1))
+        return np.where(selected, eps, 0.0)
 
     def values(self, p: FloatArray, eps: FloatArray | None = None) -> FloatArray:
         """The objective of rows of p, with the best ε unless given."""
         eps = self.best_epsilons(p) if eps is None else eps
-        return np.asarray(self.loss_weight * (self.bias(p) + self._root(p, eps)) + eps @ self.virtual_costs)
+        return np.asarray(self.loss_weight * (self.bias(p) + self.root(p, eps)) + eps @ self.virtual_costs)
 
     def slope(self, p: FloatArray) -> tuple[float, FloatArray]:
         """Logarithm of the value at one p and its gradient; ε moves along, but to first order that does not count."""
         rows = p[None, :]
         eps = self.best_epsilons(rows)
-        value, root, d = float(self.values(rows, eps)[0]), self._root(rows, eps)[0], self.bias(rows)[0]
+        value, root, d = float(self.values(rows, eps)[0]), self.root(rows, eps)[0], self.bias(rows)[0]
         away = self.bias_weight * np.sign(p - 1 / len(p))
         with np.errstate(divide="ignore", invalid="ignore"):
             noise = np.where(p > 0, self.noise_weight * p / eps[0] ** 2, 0.0)
@@ -114,7 +115,7 @@ def _descend(problem: Problem, start: FloatArray) -> FloatArray:
         method="SLSQP",
         bounds=Bounds(np.full(len(start), 1e-12), np.full(len(start), problem.max_selection_prob)),
         constraints={"type": "eq", "fun": _excess, "jac": _excess_slope},
-        options={"maxiter": 60, "ftol": 1e-12},
+        options={"maxiter": 25, "ftol": 1e-9},
     )
     p = np.clip(found.x, 0.0, problem.max_selection_prob)
     p[p < 1e-9] = 0.0

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.audit.accounts import loss_bound, total_cost
+from jsam.mechanism.audit.accounts import is_sound, loss_bound, total_cost
 from jsam.mechanism.audit.area import Area
 from jsam.mechanism.audit.misreports import Probe
 from jsam.mechanism.audit.report import Check, Violation, passed_or_violated
@@ -76,12 +76,8 @@ def check_payments(market: Market, probes: list[Probe], areas: list[Area], *, cl
     if not claimed:
         message = "not claimed: the mechanism does not pay what truthfulness would ask for"
         return Check(name="payments", status="not claimed", tolerance=PAYMENT, message=message)
-    scales = [max(found.payment, found.scale) for found in probes]
-    errors = [
-        abs(area.payment - found.payment) / scale if area.settled else math.inf
-        for found, area, scale in zip(probes, areas, scales, strict=True)
-    ]
-    i = int(np.argmax(np.nan_to_num(errors, nan=math.inf)))
+    errors = [_payment_error(found, area) for found, area in zip(probes, areas, strict=True)]
+    i = int(np.argmax(errors))
     found, area, error = probes[i], areas[i], errors[i]
     name = market.name_of(found.client)
     broken = []
@@ -99,6 +95,12 @@ def check_payments(market: Market, probes: list[Probe], areas: list[Area], *, cl
         broken.append(Violation(check="payments", client=name, value=error, tolerance=PAYMENT, message=message))
     fine = f"payments equal c ε plus the area under ε within {error:.3g} relative"
     return passed_or_violated("payments", broken, fine, value=error, tolerance=PAYMENT, client=name)
+
+
+def _payment_error(found: Probe, area: Area) -> float:
+    if found.senseless is not None:
+        return 0.0  # nothing to compare; the feasibility check says why
+    return abs(area.payment - found.payment) / max(found.payment, found.scale) if area.settled else math.inf
 
 
 def with_answers(feasible: Check, market: Market, probes: list[Probe]) -> Check:
@@ -123,8 +125,8 @@ def check_objective(contract: Contract, *, seed: int) -> Check:
     if contract.mechanism not in OPTIMAL:
         message = f"{contract.mechanism} does not claim the least objective of all"
         return Check(name="objective", status="not claimed", message=message)
-    if N > SEARCH_UP_TO or not np.isfinite(v).all():
-        message = f"searching all of p takes at most {SEARCH_UP_TO} clients of finite virtual cost; there are {N}"
+    if N > SEARCH_UP_TO or not np.isfinite(v).all() or not is_sound(contract):
+        message = f"only markets of up to {SEARCH_UP_TO} clients, with all numbers finite, are searched for a better p"
         return Check(name="objective", status="not checked", message=message)
     tolerance = OBJECTIVE if contract.max_epsilon is None else OBJECTIVE_IN_RANGE
     problem = Problem(
@@ -159,11 +161,11 @@ def check_consistency(
 ) -> Check:
     """Whether `respond` tells what `plan` does: at every truth, and at some lies of the worst clients."""
     gaps = [(_gap_at_truth(found), found, found.truth) for found in probes]
-    for found in worst:
+    for found in [probe for probe in worst if probe.senseless is None]:
         sold = found.reports[(found.epsilons > 0) & (found.reports != found.truth)]
         lies = [found.worst_report, *rng.choice(sold, size=min(2, len(sold)), replace=False).tolist()]
         gaps += [(_gap_at_lie(market, mechanism, found, z), found, z) for z in lies]
-    gap, found, z = max(gaps, key=lambda item: math.inf if math.isnan(item[0]) else item[0])
+    gap, found, z = max(gaps, key=lambda item: item[0])
     name = market.name_of(found.client)
     broken = []
     if not gap <= CONSISTENCY:
@@ -184,7 +186,7 @@ def _apart(eps: FloatArray, paid: FloatArray, scale: float) -> float:
 
 def _gap_at_truth(found: Probe) -> float:
     at = np.flatnonzero(found.reports == found.truth)
-    if len(at) == 0:
+    if len(at) == 0 or found.senseless is not None:
         return 0.0
     eps, paid = found.epsilons[at[0]], found.payments[at[0]]
     return _apart(np.array([eps, found.epsilon]), np.array([paid, found.payment]), found.scale)

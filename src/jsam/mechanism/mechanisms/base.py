@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from jsam.errors import InputError
+from jsam.errors import InputError, ReportError
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.allocation import Rule, allocate
 from jsam.mechanism.contract import Contract
@@ -148,6 +148,13 @@ class RangeMechanism(ABC):
         v_all = self._prices(market)
         v = v_all[active]
         allocation = allocate(rule, v, _tie_order(market, active))
+        if math.isinf(v.max()) and not math.isfinite(allocation.objective):
+            k = int(active[int(v.argmax())])
+            raise ReportError(
+                k,
+                f"client {market.name_of(k)!r} reports {market.sensitivities[k]:g}, where the prior's density vanishes:"
+                f" its virtual cost is infinite, and {self.name} cannot drop it",
+            )
         N = market.num_clients
         p, eps = np.zeros(N), np.zeros(N)
         p[active], eps[active] = allocation.selection_probs, allocation.epsilons

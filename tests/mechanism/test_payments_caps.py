@@ -1,0 +1,80 @@
+"""Payments under caps on p and on ε: what the caps do to ε's curve goes into the payments, bound included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import jsam
+from jsam.mechanism.mechanisms import RangeMechanism
+from tests.mechanism.curves import replanned
+from tests.mechanism.test_payments import IRREGULAR, drawn, error_bounds
+from tests.oracles import dense_payment
+
+PRIORS: dict[str, Any] = {
+    "uniform": scipy.stats.uniform(0, 1),
+    "beta": scipy.stats.beta(2, 5),
+    "lognorm": scipy.stats.lognorm(s=0.9, scale=0.3),
+    "two peaks": IRREGULAR["two peaks"],
+    "a gap": IRREGULAR["a gap"],
+}
+
+
+def check(mechanism: RangeMechanism, market: jsam.Market) -> None:
+    """Everybody's payment against whole markets solved anew, within 1e-6 and within the certified bound."""
+    contract, bounds = jsam.plan(market, mechanism), error_bounds(mechanism, market)
+    assert contract.payments is not None
+    assert np.all(contract.payments[contract.epsilons == 0] == 0)
+    for k in np.flatnonzero(contract.epsilons > 0):
+        c, top = market.sensitivities[k], market.cost_of(int(k)).top
+        exact, error = dense_payment(replanned(mechanism, market, int(k)), c, top, rel_tol=1e-9, jump_width=1e-11)
+        assert contract.payments[k] == pytest.approx(exact, rel=1e-6, abs=0)
+        assert abs(contract.payments[k] - exact) <= bounds[k] + 2 * error + 1e-14 * exact
+        assert bounds[k] <= 2e-7 * contract.payments[k]
+
+
+@pytest.mark.parametrize("name", PRIORS)
+@pytest.mark.parametrize("kind", ["p", "epsilon", "both"])
+def test_capped_payments_against_the_bisecting_oracle(name: str, kind: str) -> None:
+    """Random caps that bind: on p (with its polished pieces), on ε (with a kink wherever somebody reaches the cap)."""
+    prior = PRIORS[name]
+    rng = np.random.default_rng([len(name), len(kind)])
+    for seed in range(3):
+        n = int(rng.integers(2, 12))
+        market = jsam.Market(sensitivities=drawn(prior, n, seed), prior=prior)
+        eta = float(10 ** rng.uniform(-0.3, 1.7))
+        caps: dict[str, float] = {}
+        if kind != "epsilon":
+            caps["max_selection_prob"] = float(rng.uniform(1.05 / n, 0.9))
+        if kind != "p":
+            free = jsam.plan(market, jsam.JSAM(loss_weight=eta, noise_weight=2.0), payments=False)
+            caps["max_epsilon"] = float(free.epsilons.max() * rng.uniform(0.2, 0.9))
+        if np.isinf(market.cost_of(0).at_top) and (n - 1) * caps.get("max_selection_prob", 1.0) < 1:
+            continue  # nobody can ever be dropped: the tail decides, as the tests without caps show
+        check(jsam.JSAM(loss_weight=eta, noise_weight=2.0, **caps), market)
+
+
+def test_a_kink_where_somebody_reaches_the_cap_is_not_smoothed_over() -> None:
+    """Seven exponential clients: others reach the cap on ε while one client's report moves, at unchanged p."""
+    c = [0.39767665557, 0.21189955348, 0.37950890098, 0.852255168, 0.74606083886, 0.36777021405, 1.55647404749]
+    market = jsam.Market(sensitivities=np.array(c), prior=scipy.stats.expon())
+    check(jsam.JSAM(loss_weight=6.18885338, noise_weight=2.0, max_epsilon=0.427933321), market)
+
+
+def test_caps_under_the_other_mechanisms() -> None:
+    market = jsam.Market(sensitivities=drawn(PRIORS["beta"], 7, 3), prior=PRIORS["beta"])
+    check(jsam.FSBM(num_selected=4, loss_weight=3.0, max_epsilon=1.0), market)
+    check(jsam.FSBM(num_selected=4, loss_weight=3.0, max_selection_prob=0.25), market)
+    uniform = jsam.Market(sensitivities=drawn(PRIORS["uniform"], 7, 3), prior=PRIORS["uniform"])
+    check(jsam.USBM(loss_weight=3.0, max_epsilon=1.0), uniform)
+
+
+def test_a_binding_cap_on_epsilon_is_paid_at_the_cap() -> None:
+    """One client, U(0, 1), capped all the way: ε = E to the top of the support, so π = E."""
+    market = jsam.Market(sensitivities=np.array([0.25]), prior=scipy.stats.uniform(0, 1))
+    contract = jsam.plan(market, jsam.JSAM(loss_weight=100.0, max_epsilon=0.5))
+    assert contract.epsilons.tolist() == [0.5]
+    assert contract.payments == pytest.approx([0.5], rel=1e-14)
