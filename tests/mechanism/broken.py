@@ -43,14 +43,17 @@ class PayAsBid(Spoiled):
         return replace(contract, payments=market.sensitivities * contract.epsilons)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Underpays(Spoiled):
-    """Keeps a tenth of the rent that truthfulness costs: nobody loses, but the truth is no longer best."""
+    """Keeps a part of the rent that truthfulness costs: nobody loses, but the truth is no longer best."""
+
+    share: float = 0.9
 
     def spoil(self, market: jsam.Market, contract: jsam.Contract) -> jsam.Contract:
         if contract.payments is None:
             return contract
         cost = market.sensitivities * contract.epsilons
-        return replace(contract, payments=cost + 0.9 * (contract.payments - cost))
+        return replace(contract, payments=cost + self.share * (contract.payments - cost))
 
 
 class PaysUnderCost(Spoiled):

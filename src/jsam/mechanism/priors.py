@@ -168,7 +168,10 @@ def validate_prior(prior: Any) -> Prior:
     """`prior` itself, if the planner can work with it."""
     if not isinstance(prior, Prior):
         raise InputError(f"prior {prior!r} is no frozen continuous scipy.stats distribution")
-    bottom, top = (float(x) for x in prior.support())
+    try:
+        bottom, top = (float(x) for x in prior.support())
+    except TypeError:  # a family whose parameters were not given
+        raise InputError(f"prior {prior!r} is no frozen continuous scipy.stats distribution") from None
     if not bottom >= 0:
         raise InputError(f"the prior allows sensitivities down to {bottom}: they must be positive; truncate it at 0")
     if not top > bottom:
