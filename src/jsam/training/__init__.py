@@ -1,0 +1,1 @@
+"""Private federated training under a contract: data, models, clipping and the loop."""
