@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+import jsam.privacy.schedule as schedule_module
 from jsam.errors import InputError, JsamError
 from jsam.privacy import Schedule, derived_seed, generator
 
@@ -31,6 +32,16 @@ def test_a_client_of_probability_zero_is_never_drawn() -> None:
     p = np.array([0.0, 0.5, 0.0, 0.5, 0.0])
     counts = Schedule.draw(p, rounds=5000, per_round=10, seed=0).participations
     assert counts[[0, 2, 4]].tolist() == [0, 0, 0] and counts.sum() == 50_000
+
+
+def test_a_client_of_probability_zero_is_not_drawn_at_a_boundary_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Boundaries:
+        def random(self, shape: tuple[int, int]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+            return np.array([[0.0, 0.5, np.nextafter(1.0, 0.0)]])
+
+    monkeypatch.setattr(schedule_module, "generator", lambda seed, purpose: Boundaries())
+    schedule = Schedule.draw([0.0, 0.5, 0.0, 0.5, 0.0], rounds=1, per_round=3, seed=0)
+    assert schedule.draws.tolist() == [[1, 3, 3]]
 
 
 def test_rounds_list_distinct_clients_with_their_multiplicities() -> None:

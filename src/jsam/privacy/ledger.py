@@ -22,6 +22,7 @@ try:
 except ImportError:  # a system without POSIX locks: a second writer is then not noticed
     fcntl = None  # type: ignore[assignment]
 
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _HEADER = b'{"jsam_ledger":1}\n'
 
 
@@ -173,7 +174,7 @@ def read_ledger(path: Path | str) -> tuple[Release, ...]:
 
 
 def _line(release: Release) -> bytes:
-    return json.dumps(release.to_record(), separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return _encode(release.to_record()).encode() + b"\n"
 
 
 def _parse(data: bytes, path: Path) -> tuple[dict[tuple[int, Client], Release], int, bool]:

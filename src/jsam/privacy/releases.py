@@ -34,13 +34,19 @@ class Release:
     delta: float
 
     def __post_init__(self) -> None:
+        # A ledger holds these by the hundred thousand: what already has its plain type is not set again.
         for name, low in (("round", 0), ("multiplicity", 1), ("samples", 1)):
-            object.__setattr__(self, name, _whole(name, getattr(self, name), low))
+            value = getattr(self, name)
+            if type(value) is not int or value < low:
+                object.__setattr__(self, name, _whole(name, value, low))
         if not isinstance(self.client, str):
             object.__setattr__(self, "client", _whole("client", self.client, 0))
         for name in ("clip_norm", "sensitivity", "noise_std", "delta"):
-            object.__setattr__(self, name, _finite(name, getattr(self, name)))
-        object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency))
+            value = getattr(self, name)
+            if type(value) is not float or not math.isfinite(value):
+                object.__setattr__(self, name, _finite(name, value))
+        if type(self.adjacency) is not Adjacency:
+            object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency))
         if self.clip_norm <= 0:
             raise InputError(f"clip_norm is {self.clip_norm:g}; it must be above 0")
         if self.noise_std < 0:
