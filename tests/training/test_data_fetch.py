@@ -272,6 +272,18 @@ class TestFetch:
         fetch_spec(_spec(packed.url), [tmp_path])
         assert _files(tmp_path / "tiny") == {"images", "labels", "notes.txt"}
 
+    def test_the_folder_is_locked_while_files_arrive(self, packed: Site, tmp_path: Path) -> None:
+        fcntl = pytest.importorskip("fcntl")
+        tried = []
+
+        def try_the_lock(_: Progress) -> None:
+            with open(tmp_path / "tiny" / ".lock", "ab") as lock, pytest.raises(BlockingIOError):
+                fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            tried.append(True)
+
+        fetch_spec(_spec(packed.url), [tmp_path], progress=try_the_lock)
+        assert tried
+
     def test_two_that_fetch_at_once_download_once(self, packed: Site, tmp_path: Path) -> None:
         with ThreadPoolExecutor(2) as pool:
             sources = sorted(r.source for r in pool.map(lambda _: fetch_spec(_spec(packed.url), [tmp_path]), range(2)))

