@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
+import os
 import re
 import tarfile
 import threading
@@ -263,6 +265,21 @@ class TestFetch:
             "no connection" in line
             and f"put images, labels (or the archives as published) by hand into {tmp_path / 'tiny'}" in line
         )
+
+    def test_a_disk_that_fills_up_while_unpacking_does_not_cost_the_download(
+        self, packed: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(_: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", full)
+            with pytest.raises(DataError, match="images: cannot write: the disk is full"):
+                fetch_spec(_spec(packed.url), [tmp_path])
+        fetch_spec(_spec(packed.url), [tmp_path])
+        whole = len(packed.files["images.gz"])
+        assert packed.requests[:2] == [("/images.gz", ""), ("/images.gz", f"bytes={whole}-")]
+        assert _files(tmp_path / "tiny") == {"images", "labels"}
 
     def test_what_a_killed_fetch_left_is_swept_up_but_a_users_files_stay(self, packed: Site, tmp_path: Path) -> None:
         (tmp_path / "tiny" / ".fetch-abc").mkdir(parents=True)

@@ -140,13 +140,16 @@ def _download_and_unpack(
         resumed = download(mirror.url + archive.name, fetched, progress=progress)
         try:
             _unpack(spec, archive, fetched, root)
-            return
         except ChecksumError as error:
+            fetched.unlink()
             if not resumed:
                 raise DownloadError(f"{mirror.url}{archive.name}: not the published file") from error
-        finally:
-            with suppress(OSError):
-                fetched.unlink(missing_ok=True)
+        except DataError:  # the disk's fault: the next run finds the download whole
+            fetched.replace(fetched.with_name(fetched.name + ".part"))
+            raise
+        else:
+            fetched.unlink()
+            return
 
 
 def _unpack(spec: DataSpec, archive: Archive, path: Path, root: Path) -> None:
