@@ -20,3 +20,11 @@ class NotSupportedError(InputError):
 
 class DivergentPaymentError(InputError):
     """A prior whose tail is so heavy that a client who is never dropped would be owed an infinite amount."""
+
+
+class ReportError(InputError):
+    """One client's report that cannot be used; `client` is its position."""
+
+    def __init__(self, client: int, message: str) -> None:
+        super().__init__(message)
+        self.client = client

@@ -1,0 +1,94 @@
+# `make` alone lists the targets. `make run` and `make test` each set everything up first.
+
+.DEFAULT_GOAL := help
+
+EXTRAS := dev
+WORKERS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready-$(EXTRAS)
+PYTHONS := $(PYTHON) python3.11 python3 python3.12 python3.13
+
+EXAMPLE := examples/clients.csv
+MARKET := --prior uniform:0,1 --loss-weight 5
+
+say = @printf '\n==> %s\n'
+
+.PHONY: help setup run test lint style types imports unit format bench clean
+
+help:
+	@echo 'make run      plan and compare contracts for an example of 100 clients, with pictures in out/'
+	@echo 'make test     everything that must hold: style, types, import contracts, tests, doctests'
+	@echo 'make lint     the quick half of make test: style, types, import contracts'
+	@echo 'make format   rewrite the code in the house style'
+	@echo 'make bench    timings against other ways of computing the same'
+	@echo 'make setup    only build the virtual environment $(VENV)'
+	@echo 'make clean    remove $(VENV), caches and out/'
+	@echo
+	@echo 'Each target sets up what it needs. Python 3.11 or newer must be there; name one with PYTHON=/path/to/python.'
+
+# The stamp goes first and comes back last: after an interruption the environment is built afresh, never reused half-made.
+$(READY): pyproject.toml constraints.txt
+	@python=; for p in $(PYTHONS); do \
+	  "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { python=$$p; break; }; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo 'jsam needs Python 3.11 or newer and found none: install it, or name it, as in make PYTHON=/path/to/python3.11' >&2; \
+	  exit 1; \
+	fi; \
+	if ls $(VENV)/ready-* >/dev/null 2>&1 && $(BIN)/python -c '' 2>/dev/null; then \
+	  printf '\n==> %s\n' 'Updating the virtual environment $(VENV): its pins have changed'; \
+	  rm -f $(VENV)/ready-*; \
+	else \
+	  printf '\n==> %s\n' "Making the virtual environment $(VENV) with $$("$$python" --version)"; \
+	  "$$python" -m venv --clear $(VENV); \
+	fi
+	$(say) 'Installing jsam[$(EXTRAS)] with the versions of constraints.txt (a minute or two, this once)'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+setup: $(READY)
+
+run: $(READY)
+	@mkdir -p out
+	$(say) 'Planning contracts for the 100 clients of $(EXAMPLE)'
+	@$(BIN)/jsam plan $(EXAMPLE) $(MARKET) --plot out/plan.png
+	$(say) 'Comparing all mechanisms on the same clients'
+	@$(BIN)/jsam compare $(EXAMPLE) $(MARKET) --plot out/compare.png
+	$(say) 'Done. The pictures are out/plan.png and out/compare.png'
+
+test: lint unit
+	$(say) 'All checks passed'
+
+lint: style types imports
+
+style: $(READY)
+	$(say) 'Style (ruff)'
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+
+types: $(READY)
+	$(say) 'Types (mypy --strict)'
+	@$(BIN)/mypy
+
+imports: $(READY)
+	$(say) 'Import contracts (import-linter)'
+	@$(BIN)/lint-imports --no-logo
+
+# One BLAS thread a worker, or the workers fight over the cores.
+unit: $(READY)
+	$(say) 'Tests and doctests (pytest, $(WORKERS) at a time)'
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+format: $(READY)
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: $(READY)
+	$(say) 'Timings (correctness is the business of make test)'
+	@$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,55 @@
+"""The program `jsam`: its commands, and what becomes of everything that can go wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import click
+import typer
+
+import jsam
+from jsam.cli import compare, plan
+from jsam.cli.output import EXIT_STOPPED, deliver, fail, say
+from jsam.errors import JsamError
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("plan", epilog=plan.EXAMPLES)(plan.plan)
+app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
+
+
+@app.callback(invoke_without_command=True)
+def program(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False
+) -> None:
+    """Buy privacy truthfully: from clients' reports to a contract that nobody gains by lying to."""
+    if version:
+        deliver(f"jsam {jsam.__version__}\n", None)
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        deliver(context.get_help(), None)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 a check found a violation, 2 bad input."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # A terminal that cannot show ε should show ?, not a traceback.
+            stream.reconfigure(errors="replace")
+    try:
+        code = typer.main.get_command(app).main(arguments, prog_name="jsam", standalone_mode=False)
+    except JsamError as error:
+        return fail(str(error))
+    except click.ClickException as error:
+        return fail(error.format_message())
+    except (KeyboardInterrupt, click.Abort):
+        code = EXIT_STOPPED
+    if code == EXIT_STOPPED:
+        say("stopped")
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,143 @@
+"""The options that the commands share, each named like the argument it stands for in Python."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from jsam.cli.output import Format
+from jsam.errors import InputError
+
+ECONOMY, WEIGHTS, RESULT = "What is known and wanted", "Weights and caps", "Result"
+
+ClientsFile = Annotated[
+    str,
+    typer.Argument(
+        metavar="CLIENTS.csv",
+        help="Reports with the columns id,sensitivity; optionally samples, loss (for bbm-M), prior (a client's own)"
+        " and selection_prob (for usbm-compensated). - reads standard input.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EconomyOptions:
+    """What is known about the clients, and what the server wants."""
+
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            help="What is known about sensitivities before anybody reports: uniform:0,1  beta:2,5 "
+            " lognorm:s=0.5,scale=0.3  truncnorm:a=-2,b=2,loc=0.5,scale=0.2 (any continuous scipy.stats distribution) "
+            " or empirical:PAST.csv.",
+            rich_help_panel=ECONOMY,
+        ),
+    ] = None
+    loss_weight: Annotated[
+        float | None,
+        typer.Option(
+            help="How much a unit of the loss bound matters against a unit of money. Give this or --budget.",
+            rich_help_panel=ECONOMY,
+        ),
+    ] = None
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            help="What may be spent. It becomes a loss weight before any report is read.", rich_help_panel=ECONOMY
+        ),
+    ] = None
+    budget_probability: Annotated[
+        float | None,
+        typer.Option(
+            help="Keep the payments within the budget with this probability, instead of the cost in expectation.",
+            rich_help_panel=ECONOMY,
+        ),
+    ] = None
+    noise_weight: Annotated[
+        float, typer.Option(help="Weight of the privacy noise in the loss bound.", rich_help_panel=WEIGHTS)
+    ] = 1.0
+    bias_weight: Annotated[
+        float, typer.Option(help="Weight of the selection bias in the loss bound.", rich_help_panel=WEIGHTS)
+    ] = 1.0
+    max_selection_prob: Annotated[
+        float | None,
+        typer.Option(help="No client is selected with more than this probability.", rich_help_panel=WEIGHTS),
+    ] = None
+    max_epsilon: Annotated[
+        float | None, typer.Option(help="No client sells more ε than this.", rich_help_panel=WEIGHTS)
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Seed of whatever is drawn at random.", rich_help_panel=WEIGHTS)] = 0
+
+    def check(self) -> None:
+        """Exactly one of loss weight and budget."""
+        if self.loss_weight is not None and self.budget is not None:
+            raise InputError("give --loss-weight or --budget, not both: a budget determines the loss weight")
+        if self.loss_weight is None and self.budget is None:
+            raise InputError("give --loss-weight (as in --loss-weight 5) or --budget (as in --budget 10)")
+        if self.budget_probability is not None and self.budget is None:
+            raise InputError("--budget-probability needs --budget")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions:
+    """Where the result goes, and what as."""
+
+    format: Annotated[
+        Format | None,
+        typer.Option(help="table, json or csv. [default: by the name of --output, else table]", rich_help_panel=RESULT),
+    ] = None
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the result here instead of to standard output.", rich_help_panel=RESULT
+        ),
+    ] = None
+
+
+MechanismName = Annotated[
+    str,
+    typer.Option(
+        help="jsam  jsam-ci  usbm  usbm-compensated  fsbm-M  bbm-M, with a number of clients for M.",
+        rich_help_panel=ECONOMY,
+    ),
+]
+
+PlotFile = Annotated[
+    Path | None,
+    typer.Option(metavar="F.png", help="Draw a picture into this file (.png, .pdf, .svg).", rich_help_panel=RESULT),
+]
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take whole dataclasses of options; typer sees one option a field."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {}
+    flat: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        kind = hints[parameter.name]
+        if not is_dataclass(kind):
+            flat.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[parameter.name] = kind
+        field_hints = get_type_hints(kind, include_extras=True)
+        flat += [
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=field_hints[f.name])
+            for f in fields(kind)
+        ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        bundles = {name: kind(**{f.name: given.pop(f.name) for f in fields(kind)}) for name, kind in groups.items()}
+        command(**given, **bundles)
+
+    del run.__wrapped__  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    return run

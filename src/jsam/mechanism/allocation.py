@@ -1,0 +1,188 @@
+"""Whom to select how often and how much ε to buy: the exact minimum over a range of profiles."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+
+from jsam.mechanism._arrays import FloatArray, IntArray
+from jsam.mechanism.inner import Ranked, Values, Weights, evaluate
+from jsam.mechanism.polish import Curve, polished
+from jsam.mechanism.profiles import Profiles, two_thirds
+
+# Rows × profiles evaluated at once: large enough to be quick, small enough for the cache and for memory.
+CHUNK = 1 << 19
+# Profiles tried first under a cap on ε, to get a value that rules most others out.
+FIRST_TRIES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A range of profiles, the server's weights, and (under a cap on p) the curve to polish along."""
+
+    profiles: Profiles
+    weights: Weights
+    curve: Curve | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimum:
+    """The best profile of each row, and what the client at any rank of it gets."""
+
+    objective: FloatArray
+    cost: FloatArray
+    scale: FloatArray
+    profile: IntArray
+    inner: Profiles | None = None  # profiles off the range's corners, where polishing found better
+    moved: IntArray | None = None  # row -> index into `inner`, −1 where a corner is best
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerUp:
+    """The best alternative that keeps another number of clients: evidence of how clear the choice was."""
+
+    num_selected: int
+    objective: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """Selection probabilities and budgets of one market, in the clients' own order."""
+
+    selection_probs: FloatArray
+    epsilons: FloatArray
+    objective: float
+    runner_up: RunnerUp | None
+
+
+class SortedRows:
+    """Rows of virtual costs, each already in rising order."""
+
+    def __init__(self, v: FloatArray) -> None:
+        self._v = v
+        self._rows: IntArray = np.arange(len(v))[:, None]
+        self._weights = _prefix_sums(two_thirds(v))
+        self._costs = _prefix_sums(v)
+
+    def take(self, rows: IntArray) -> SortedRows:
+        taken = copy.copy(self)
+        taken._rows = self._rows[rows]
+        return taken
+
+    def weight_sum(self, count: IntArray) -> FloatArray:
+        return np.asarray(self._weights[self._rows, count])
+
+    def cost_sum(self, count: IntArray) -> FloatArray:
+        return np.asarray(self._costs[self._rows, count])
+
+    def cost_at(self, rank: IntArray) -> FloatArray:
+        return np.asarray(self._v[self._rows, rank])
+
+
+def _prefix_sums(rows: FloatArray) -> FloatArray:
+    sums = np.zeros((rows.shape[0], rows.shape[1] + 1))
+    np.cumsum(rows, axis=1, out=sums[:, 1:])
+    return sums
+
+
+def minimise(
+    rule: Rule, ranked: Ranked, rows: int, which: IntArray | None = None, pieces: IntArray | None = None
+) -> Optimum:
+    """The best of every row over all profiles and pieces, or over those in `which` and `pieces` if given."""
+    which = np.arange(len(rule.profiles)) if which is None else which
+    values = _values(rule, ranked, rows, which)
+    best = values.objective.argmin(axis=1)
+    at = np.arange(rows)
+    optimum = Optimum(
+        objective=values.objective[at, best],
+        cost=values.cost[at, best],
+        scale=values.scale[at, best],
+        profile=which[best],
+    )
+    return optimum if rule.curve is None else _polish(rule, rule.curve, ranked, optimum, pieces)
+
+
+def _values(rule: Rule, ranked: Ranked, rows: int, which: IntArray) -> Values:
+    if rule.weights.max_epsilon is None:
+        return evaluate(rule.profiles, which, ranked, rule.weights)
+    # Lifting the cap on ε can only help: whatever is beaten without it cannot win with it.
+    uncapped = Weights(**{**rule.weights.__dict__, "max_epsilon": None})
+    lower = evaluate(rule.profiles, which, ranked, uncapped).objective
+    objective, cost, scale = np.full(lower.shape, np.inf), np.zeros(lower.shape), np.zeros(lower.shape)
+
+    def fill(row: IntArray, column: IntArray) -> None:
+        for start in range(0, len(row), CHUNK):
+            i, j = row[start : start + CHUNK], column[start : start + CHUNK]
+            values = evaluate(rule.profiles, which[j][:, None], ranked.take(i), rule.weights)
+            objective[i, j], cost[i, j], scale[i, j] = (
+                values.objective[:, 0], values.cost[:, 0], values.scale[:, 0]
+            )  # fmt: skip
+
+    first = np.argpartition(lower, min(FIRST_TRIES, len(which)) - 1, axis=1)[:, :FIRST_TRIES]
+    fill(np.repeat(np.arange(rows), first.shape[1]), first.ravel())
+    best = objective.min(axis=1, keepdims=True)
+    fill(*np.nonzero((lower <= best) & np.isposinf(objective)))
+    return Values(objective=objective, cost=cost, scale=scale)
+
+
+def _polish(rule: Rule, curve: Curve, ranked: Ranked, optimum: Optimum, pieces: IntArray | None = None) -> Optimum:
+    found = polished(curve, ranked, rule.weights, optimum.objective, pieces)
+    if found is None:
+        return optimum
+    moved = np.full(len(optimum.objective), -1)
+    moved[found.rows] = np.arange(len(found.rows))
+    objective, cost, scale = optimum.objective.copy(), optimum.cost.copy(), optimum.scale.copy()
+    objective[found.rows], cost[found.rows], scale[found.rows] = found.objective, found.cost, found.scale
+    return Optimum(
+        objective=objective, cost=cost, scale=scale, profile=optimum.profile, inner=found.profiles, moved=moved
+    )
+
+
+def probs_at(rule: Rule, optimum: Optimum, rank: IntArray) -> FloatArray:
+    """Selection probability of the client at `rank` (one a row) under each row's optimum."""
+    p = rule.profiles.probs_at(optimum.profile, rank)
+    if optimum.inner is not None and optimum.moved is not None:
+        rows = np.flatnonzero(optimum.moved >= 0)
+        p[rows] = optimum.inner.probs_at(optimum.moved[rows], np.broadcast_to(rank, p.shape)[rows])
+    return p
+
+
+def budgets(p: FloatArray, v: FloatArray, scale: FloatArray | float, max_epsilon: float | None) -> FloatArray:
+    """ε = scale · p^(2/3) v^(−1/3), capped; 0 for whoever is not selected (the paper's Theorem 3)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        eps = np.where(p > 0, scale * np.cbrt(p * p / v), 0.0)
+    return eps if max_epsilon is None else np.minimum(eps, max_epsilon)
+
+
+def allocate(rule: Rule, v: FloatArray, tie_order: IntArray | None = None) -> Allocation:
+    """Solve one market. Ties in v go by `tie_order`, which must not depend on the reports (default: position)."""
+    order = np.argsort(v, kind="stable") if tie_order is None else tie_order[np.argsort(v[tie_order], kind="stable")]
+    ordered = v[order]
+    ranked = SortedRows(ordered[None, :])
+    which = np.arange(len(rule.profiles))
+    values = _values(rule, ranked, 1, which)
+    best = int(values.objective[0].argmin())
+    optimum = Optimum(
+        objective=values.objective[:, best],
+        cost=values.cost[:, best],
+        scale=values.scale[:, best],
+        profile=np.array([best]),
+    )
+    p_ranked = rule.profiles.probabilities(best)
+    if rule.curve is not None:
+        optimum = _polish(rule, rule.curve, ranked, optimum)
+        if optimum.inner is not None:
+            p_ranked = optimum.inner.probabilities(0)
+    N = len(v)
+    p, eps = np.empty(N), np.empty(N)
+    p[order] = p_ranked
+    eps[order] = budgets(p_ranked, ordered, float(optimum.scale[0]), rule.weights.max_epsilon)
+    kept = int((p_ranked > 0).sum())
+    others = np.where(rule.profiles.num_selected == kept, np.inf, values.objective[0])
+    second = int(others.argmin())
+    runner_up = None
+    if np.isfinite(others[second]):
+        runner_up = RunnerUp(num_selected=int(rule.profiles.num_selected[second]), objective=float(others[second]))
+    return Allocation(selection_probs=p, epsilons=eps, objective=float(optimum.objective[0]), runner_up=runner_up)

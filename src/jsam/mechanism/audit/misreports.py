@@ -1,0 +1,224 @@
+"""What one client could report instead of the truth, and what that would bring it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from jsam.mechanism._arrays import FloatArray
+from jsam.mechanism.market import Market
+from jsam.mechanism.mechanisms.base import Mechanism
+
+# Reports asked about in one call: enough to share work, few enough that a mechanism which bounds a whole batch at once
+# does not have to span the support.
+BATCH = 16
+EDGE = 1e-6  # quantile at which an open end of the support is cut for lies
+BESIDE = 1e-9  # how far beside another's report, relatively: ranks switch there
+NEIGHBOURS = 8
+STEPS = 6  # of the largest falls of ε whose two sides are asked about
+ZOOM = 12
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Probe:
+    """One client's ε at many reports, its utility at some of them, and the best lie among those."""
+
+    client: int
+    truth: float
+    epsilon: float
+    payment: float
+    scale: float  # what a gain is measured against where payments are tiny
+    scan: FloatArray = field(repr=False)  # reports at which only ε is known
+    scan_epsilons: FloatArray = field(repr=False)
+    reports: FloatArray = field(repr=False)
+    epsilons: FloatArray = field(repr=False)
+    payments: FloatArray = field(repr=False)
+
+    @property
+    def utility(self) -> float:
+        return self.payment - self.truth * self.epsilon
+
+    @property
+    def gains(self) -> FloatArray:
+        return np.asarray(self.payments - self.truth * self.epsilons - self.utility)
+
+    @property
+    def relative_gains(self) -> FloatArray:
+        """Gains over the larger of the truthful and the lying payment."""
+        return np.asarray(self.gains / np.maximum(np.maximum(self.payment, self.payments), self.scale))
+
+    @property
+    def worst(self) -> int:
+        """Index of the lie that brings most; the truth itself is none."""
+        lies = np.where(self.reports == self.truth, -math.inf, self.relative_gains)
+        return int(np.nanargmax(lies))
+
+    @property
+    def worst_report(self) -> float:
+        return float(self.reports[self.worst])
+
+    @property
+    def gain(self) -> float:
+        """What the best lie brings, in money; negative where every lie loses."""
+        return float(self.gains[self.worst])
+
+    @property
+    def relative_gain(self) -> float:
+        return float(self.relative_gains[self.worst])
+
+    @property
+    def rise(self) -> tuple[float, float, float]:
+        """The largest relative rise of ε between neighbouring reports, and those two reports."""
+        low, high = self.scan_epsilons[:-1], self.scan_epsilons[1:]
+        rises = (high - low) / np.maximum(np.maximum(low, high), np.finfo(np.float64).tiny)
+        i = int(np.nanargmax(rises))
+        return float(rises[i]), float(self.scan[i]), float(self.scan[i + 1])
+
+    @property
+    def senseless(self) -> float | None:
+        """A report that is answered with something other than numbers of 0 or more, if there is one."""
+        good = np.isfinite(self.epsilons) & (self.epsilons >= 0) & np.isfinite(self.payments)
+        if not good.all():
+            return float(self.reports[~good][0])
+        fine = np.isfinite(self.scan_epsilons) & (self.scan_epsilons >= 0)
+        return None if fine.all() else float(self.scan[~fine][0])
+
+
+def prior_of(market: Market, client: int) -> Any:
+    return market.prior[client] if isinstance(market.prior, tuple) else market.prior
+
+
+def support_for_lies(prior: Any, truth: float) -> tuple[float, float]:
+    """The lowest and highest report to try: an end of the support where v is finite there, else a far quantile."""
+    bottom, top = (float(x) for x in prior.support())
+    low = bottom if bottom > 0 else float(prior.ppf(EDGE))
+    closed = math.isfinite(top) and math.isfinite(float(prior.logpdf(top)))
+    high = top if closed else float(prior.isf(EDGE))
+    return min(low, truth), max(high, truth)
+
+
+def probe(
+    market: Market,
+    mechanism: Mechanism,
+    client: int,
+    *,
+    epsilon: float,
+    payment: float,
+    total_payment: float,
+    grid: int = 64,
+    rng: np.random.Generator,
+) -> Probe:
+    """Try lies of one client whose truthful ε and payment are given: a coarse grid, then around the best."""
+    truth = float(market.sensitivities[client])
+    scan = _scan_points(market, client, grid, rng)
+    eps = ask(mechanism, market, client, scan, payments=False)[0]
+    asked = _points_to_price(market, client, grid, scan, eps)
+    sold, paid = ask(mechanism, market, client, asked)
+    first = Probe(
+        client=client,
+        truth=truth,
+        epsilon=epsilon,
+        payment=payment,
+        scale=max(1e-9 * total_payment, np.finfo(np.float64).tiny),
+        scan=scan,
+        scan_epsilons=eps,
+        reports=asked,
+        epsilons=sold,
+        payments=paid,
+    )
+    return refined(first, market, mechanism)
+
+
+def refined(found: Probe, market: Market, mechanism: Mechanism) -> Probe:
+    """The same with more reports between the neighbours of the best lie."""
+    i, z = found.worst, found.reports
+    low, high = z[max(i - 1, 0)], z[min(i + 1, len(z) - 1)]
+    new = np.setdiff1d(np.linspace(low, high, ZOOM + 2)[1:-1], z)
+    if len(new) == 0:
+        return found
+    eps, paid = ask(mechanism, market, found.client, new)
+    order = np.argsort(np.concatenate([z, new]), kind="stable")
+    return replace(
+        found,
+        reports=np.concatenate([z, new])[order],
+        epsilons=np.concatenate([found.epsilons, eps])[order],
+        payments=np.concatenate([found.payments, paid])[order],
+    )
+
+
+def ask(
+    mechanism: Mechanism, market: Market, client: int, reports: FloatArray, *, payments: bool = True
+) -> tuple[FloatArray, FloatArray]:
+    """ε and payment for each report (in rising order); without payments all are asked about at once."""
+    step = BATCH if payments else max(len(reports), 1)
+    answers = [
+        mechanism.respond(market, client, reports[start : start + step], payments=payments)
+        for start in range(0, len(reports), step)
+    ]
+    return (
+        np.concatenate([np.asarray(answer.epsilons, dtype=np.float64) for answer in answers]),
+        np.concatenate([np.asarray(answer.payments, dtype=np.float64) for answer in answers]),
+    )
+
+
+def _inside(points: FloatArray, low: float, high: float) -> FloatArray:
+    return np.unique(points[(points >= low) & (points <= high)])
+
+
+def _quantiles(prior: Any, count: int) -> FloatArray:
+    tails = np.array([1e-6, 1e-4, 1e-2])
+    levels = np.concatenate([tails, (np.arange(count) + 0.5) / count, 1 - tails])
+    return np.asarray(prior.ppf(levels), dtype=np.float64)
+
+
+def _around(truth: float, finest: int) -> FloatArray:
+    scales = 10.0 ** -np.arange(1, finest + 1)
+    return truth * np.concatenate([1 - scales, [1.0], 1 + scales])
+
+
+def _beside(reports: FloatArray) -> FloatArray:
+    return np.concatenate([reports * (1 - BESIDE), reports * (1 + BESIDE)])
+
+
+def _others(market: Market, client: int, near: int) -> FloatArray:
+    """The reports whose order with this client's matters most: the nearest on both sides and the two cheapest."""
+    others = np.sort(np.delete(market.sensitivities, client))
+    place = int(np.searchsorted(others, market.sensitivities[client]))
+    return np.unique(np.concatenate([others[:2], others[max(place - near, 0) : place + near]]))
+
+
+def _scan_points(market: Market, client: int, grid: int, rng: np.random.Generator) -> FloatArray:
+    prior, truth = prior_of(market, client), float(market.sensitivities[client])
+    low, high = support_for_lies(prior, truth)
+    others = np.delete(market.sensitivities, client)
+    some = rng.choice(others, size=min(len(others), NEIGHBOURS), replace=False)
+    points = [
+        np.array([low, high]),
+        _quantiles(prior, 2 * grid),
+        np.linspace(low, high, grid),
+        np.geomspace(low, high, grid),
+        _around(truth, 9),
+        _beside(np.concatenate([some, _others(market, client, NEIGHBOURS)])),
+    ]
+    return _inside(np.concatenate(points), low, high)
+
+
+def _points_to_price(market: Market, client: int, grid: int, scan: FloatArray, eps: FloatArray) -> FloatArray:
+    """Where payments are asked for too; they cost more than ε alone."""
+    prior, truth = prior_of(market, client), float(market.sensitivities[client])
+    falls = np.argsort(np.diff(eps))[:STEPS]
+    points = [
+        np.array([scan[0], scan[-1]]),
+        _quantiles(prior, grid),
+        _around(truth, 6),
+        _beside(_others(market, client, 2)),
+        scan[falls],
+        scan[falls + 1],
+    ]
+    asked = _inside(np.concatenate(points), scan[0], scan[-1])
+    # Beyond exclusion nothing is sold: the first and the last such report stand for all.
+    dropped = np.flatnonzero(np.interp(asked, scan, eps) == 0)
+    return np.delete(asked, dropped[1:-1])

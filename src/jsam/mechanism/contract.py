@@ -1,0 +1,104 @@
+"""What is agreed: who is selected how often, how much privacy each client sells, and what it is paid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from jsam.mechanism._arrays import FloatArray
+from jsam.mechanism.allocation import RunnerUp
+from jsam.mechanism.bound import loss_bound
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Contract:
+    """A plan for one market, clients in the order in which they were given. Nothing in it changes afterwards."""
+
+    mechanism: str
+    truthful: bool  # whether the mechanism claims that lying never pays
+    ids: tuple[str, ...]
+    sensitivities: FloatArray
+    virtual_costs: FloatArray  # what the server counts a unit of ε at: v, or c under complete information
+    selection_probs: FloatArray
+    epsilons: FloatArray
+    payments: FloatArray | None
+    update_weights: FloatArray | None = None  # importance weights u/p on the updates; None: all 1
+    loss_weight: float
+    noise_weight: float
+    bias_weight: float
+    max_selection_prob: float | None = None
+    max_epsilon: float | None = None
+    budget: float | None = None
+    ironed: bool = False
+    runner_up: RunnerUp | None = None
+    payment_error_bound: float | None = None
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.sensitivities)
+
+    @cached_property
+    def num_selected(self) -> int:
+        return int((self.selection_probs > 0).sum())
+
+    @cached_property
+    def loss_bound(self) -> float:
+        """d + sqrt(d² + Q Σ p²/ε²) with equal data shares, whatever the mechanism itself minimised."""
+        p = self.selection_probs
+        effective = p if self.update_weights is None else p * self.update_weights
+        return loss_bound(effective, self.epsilons, noise_weight=self.noise_weight, bias_weight=self.bias_weight)
+
+    @cached_property
+    def expected_cost(self) -> float:
+        """B = Σ v ε: what the server expects to pay before it knows the reports (Σ c ε under complete information)."""
+        return float(self.virtual_costs @ self.epsilons)
+
+    @cached_property
+    def objective(self) -> float:
+        """η · loss bound + expected cost: one yardstick for all mechanisms."""
+        return self.loss_weight * self.loss_bound + self.expected_cost
+
+    @property
+    def total_payment(self) -> float | None:
+        """Σ π, what is due for these reports; None if payments were left out."""
+        return None if self.payments is None else float(self.payments.sum())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, ready for JSON."""
+        runner_up = self.runner_up
+        result: dict[str, Any] = {
+            "mechanism": self.mechanism,
+            "num_clients": self.num_clients,
+            "num_selected": self.num_selected,
+            "loss_weight": self.loss_weight,
+            "noise_weight": self.noise_weight,
+            "bias_weight": self.bias_weight,
+            "max_selection_prob": self.max_selection_prob,
+            "max_epsilon": self.max_epsilon,
+            "budget": self.budget,
+            "ironed": self.ironed,
+            "truthful": self.truthful,
+            "objective": self.objective,
+            "loss_bound": self.loss_bound,
+            "expected_cost": self.expected_cost,
+            "total_payment": self.total_payment,
+            "payment_error_bound": self.payment_error_bound,
+            "runner_up": None
+            if runner_up is None
+            else {"num_selected": runner_up.num_selected, "objective": runner_up.objective},
+        }
+        columns: dict[str, list[Any]] = {
+            "id": list(self.ids),
+            "sensitivity": self.sensitivities.tolist(),
+            "virtual_cost": self.virtual_costs.tolist(),
+            "selection_prob": self.selection_probs.tolist(),
+            "epsilon": self.epsilons.tolist(),
+            "payment": [None] * self.num_clients if self.payments is None else self.payments.tolist(),
+        }
+        if self.update_weights is not None:
+            columns["update_weight"] = np.asarray(self.update_weights).tolist()
+        result["clients"] = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return result

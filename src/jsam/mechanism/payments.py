@@ -1,0 +1,148 @@
+"""Ex-post Myerson payments, exact: π_k = c_k ε_k + ∫ from c_k to the top of the support of ε_k(z, c_−k) dz.
+
+The minimal objective G is concave in each virtual cost and its slope is that client's ε (envelope theorem). So where
+v is linear in the report the integral is a difference of two optima. Elsewhere it is taken over cells, with an error
+bound that holds across the jumps of ε (docs/theory.md, "Payments").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from jsam.errors import DivergentPaymentError
+from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
+from jsam.mechanism.own_report import Block, OwnReport
+from jsam.mechanism.quadrature import Cells, Span
+from jsam.mechanism.virtual_cost import VirtualCost
+
+LEAF = 64  # clients that share a mesh
+AFFINE_LEAF = 256  # without a mesh larger blocks are quicker
+FIRST_CELLS = 4
+MOST_CELLS = 1024
+TOLERANCE = 1e-7  # of a payment, certified; the actual error is smaller still
+ROUNDING = 16 * np.finfo(np.float64).eps
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rents:
+    """What each client earns above its cost, ∫ ε dz, with a bound on the error."""
+
+    rents: FloatArray
+    error_bounds: FloatArray
+
+
+def rents(
+    own: OwnReport,
+    ranks: IntArray,
+    reports: FloatArray,
+    cost: VirtualCost,
+    objective: float | FloatArray,
+    *,
+    tolerance: float = TOLERANCE,
+    progress: Progress | None = None,
+) -> Rents:
+    """∫ from each report to the top, for clients (rising `ranks`) that share a virtual cost and are selected.
+
+    `objective` is the minimal objective at the reports.
+    """
+    values, bounds = np.zeros(len(ranks)), np.zeros(len(ranks))
+    objective = np.broadcast_to(np.asarray(objective, dtype=np.float64), values.shape)
+    start = cost(reports)
+    top = np.full(len(ranks), cost.at_top)
+    done = 0
+    low, leaf = (start, LEAF) if cost.affine is None else (top, AFFINE_LEAF)
+    for block in own.blocks(ranks, low, top, leaf):
+        part = slice(done, done + len(block.ranks))
+        done += len(block.ranks)
+        if cost.affine is not None:
+            at_top = own.curve(block, block.ranks, top[part]).objective
+            values[part] = np.maximum(at_top - objective[part], 0.0) / cost.affine[1]
+            bounds[part] = ROUNDING * at_top / cost.affine[1]
+        else:
+            values[part], bounds[part] = _integrate(own, block, reports[part], start[part], cost, tolerance)
+        if progress is not None:
+            progress(len(block.ranks))
+    return Rents(rents=values, error_bounds=bounds)
+
+
+def _integrate(
+    own: OwnReport, block: Block, reports: FloatArray, start: FloatArray, cost: VirtualCost, tolerance: float
+) -> tuple[FloatArray, FloatArray]:
+    ranks = block.ranks
+    end, end_value, first_eps, end_eps = _exclusion(own, block, start, cost.at_top)
+    never = bool(np.isinf(end_value).any())
+    far = np.full(len(ranks), cost.far_report())
+    if never:
+        # Nobody here is ever dropped and v has no top: integrate as far as doubles go, then bound the tail.
+        stop, end = far, cost(far)
+        at_end = own.curve(block, ranks, end)
+        end_value, end_eps = at_end.objective, at_end.epsilon
+    else:
+        stop = np.maximum(cost.report_at(end, reports, far), reports)
+        block = own.narrowed(block, start, end)
+    width = end - start
+    rounding = ROUNDING * end_value * np.divide(stop - reports, width, out=np.zeros_like(width), where=width > 0)
+    span = Span(low=reports, high=stop, v_low=start, v_high=end, G_high=end_value, eps_high=end_eps)
+    cells = Cells.over(own, block, cost, span, np.linspace(0, 1, FIRST_CELLS + 1))
+    while True:
+        value, bound = cells.value.sum(axis=1), cells.bound.sum(axis=1) + rounding
+        goal = tolerance * (reports * first_eps + value) + rounding
+        wanting = bound > goal
+        if not wanting.any() or cells.count >= MOST_CELLS:
+            break
+        share = goal[wanting, None] / (2 * cells.count)
+        cells = cells.halved(own, block, cost, span, (cells.bound[wanting] > share).any(axis=0))
+    if never and math.isinf(cost.top):
+        tail = _tail(cells, tolerance * (reports * first_eps + value))
+        return value + tail, bound + tail
+    return value, bound
+
+
+def _exclusion(
+    own: OwnReport, block: Block, start: FloatArray, top: float
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Where each client is dropped (or the top): v, G there, ε at the start and ε just below, by Newton's method on G.
+
+    G is concave, so a tangent meets the final value before G does: the steps never overshoot.
+    """
+    ranks = block.ranks
+    final = own.curve(block, ranks, np.full(len(ranks), top)).objective
+    v = start.copy()
+    first = eps = own.curve(block, ranks, v).epsilon
+    eps = first.copy()
+    moving: BoolArray = np.isfinite(final)
+    for _ in range(100):
+        if not moving.any():
+            break
+        at = own.curve(block, ranks[moving], v[moving])
+        gap = final[moving] - at.objective
+        going = (at.epsilon > 0) & (gap > 4e-16 * final[moving])
+        eps[moving] = np.where(at.epsilon > 0, at.epsilon, eps[moving])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            step = np.where(going, np.minimum(v[moving] + gap / at.epsilon, top), v[moving])
+        going &= step > v[moving] * (1 + 1e-15)
+        v[moving] = step
+        moving[np.flatnonzero(moving)[~going]] = False
+    return v, final, first, eps
+
+
+def _tail(cells: Cells, allowed: FloatArray) -> FloatArray:
+    """∫ beyond the last node, from the power law that ε follows there."""
+    z, eps = cells.last_reports, cells.last_epsilons
+    with np.errstate(divide="ignore", invalid="ignore"):
+        power = -np.log(eps[:, 1] / eps[:, 0]) / np.log(z[:, 1] / z[:, 0])
+        tail = np.where(power > 1, eps[:, 1] * z[:, 1] / (power - 1), np.inf)
+    tail = np.where(eps[:, 1] == 0, 0.0, tail)
+    if not np.all(tail <= np.maximum(allowed, 1e-300)):
+        raise DivergentPaymentError(
+            "the prior's tail makes payments diverge: this mechanism never drops a client, and its ε falls only like"
+            f" report^-{float(power.min()):.3g} (clearly faster than report^-1 is needed); use a prior with a lighter"
+            " tail or bounded support, or a mechanism that can drop everybody (jsam with two clients or more)"
+        )
+    return tail

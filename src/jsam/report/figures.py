@@ -1,0 +1,246 @@
+"""Figures of plans and comparisons. They are drawn from results that are handed over; nothing is solved here."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jsam.mechanism._arrays import BoolArray, FloatArray
+from jsam.mechanism.contract import Contract
+from jsam.report.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours: told apart by colour-blind readers too.
+BLUE, SKY, GREEN, ORANGE, RED, PINK = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7"
+GREY = "#6b6b6b"
+OTHERS = ("#4d4d4d", "#8c564b", "#999933", "#332288")
+
+STYLE = {
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "figure.dpi": 100,
+    "savefig.dpi": 160,
+}
+
+SENSITIVITY = "sensitivity c (money per unit of ε)"
+
+# Numbers of clients that the paper's JSAM selects at two costs ("number of selected clients", 100 clients).
+PAPER_POINTS = ((1.32, 27), (3.45, 41))
+
+
+def plot_plan(contract: Contract, path: str | Path) -> None:
+    """Selection probability, ε, payment and cost of every client against its sensitivity; excluded ones shaded."""
+    with _style():
+        figure, axes = _figure(2, 2, size=(10.0, 7.4))
+        c, kept = contract.sensitivities, contract.selection_probs > 0
+        own_cost, counted = c * contract.epsilons, np.zeros(len(c))
+        # A virtual cost may be infinite where nothing is bought.
+        counted[kept] = contract.virtual_costs[kept] * contract.epsilons[kept]
+        selection, epsilon, payment, cost = axes.flat
+        _clients(selection, c, kept, contract.selection_probs, BLUE, None)
+        selection.set(title="Selection probability", ylabel="share of all draws (log scale)", yscale="log")
+        _clients(epsilon, c, kept, contract.epsilons, BLUE, None)
+        epsilon.set(title="Privacy sold", ylabel="ε (log scale)", yscale="log")
+        _payments(payment, contract, kept)
+        _clients(cost, c, kept, counted, BLUE, "counted by the server: v ε")
+        _clients(cost, c, kept, own_cost, ORANGE, "borne by the client: c ε")
+        cost.set(title="Cost of each client", ylabel="money", ylim=(0, None))
+        cost.legend(loc="upper left")
+        most = int(contract.selection_probs.argmax())
+        for axis, values in ((selection, contract.selection_probs), (epsilon, contract.epsilons), (cost, counted)):
+            _ring(axis, c[most], values[most], f"{contract.ids[most]}: {values[most]:.3g}")
+        for axis in axes.flat:
+            _sensitivity_axis(axis, c, kept)
+        figure.suptitle(_plan_title(contract), x=0.01, ha="left", fontsize=11.5)
+        _save(figure, path)
+
+
+def _plan_title(contract: Contract) -> str:
+    due = "" if contract.total_payment is None else f", {contract.total_payment:.4g} due"
+    return (
+        f"{contract.mechanism}: {contract.num_selected} of {contract.num_clients} clients kept,"
+        f" expected cost {contract.expected_cost:.4g}{due}, loss bound {contract.loss_bound:.4g}"
+    )
+
+
+def _payments(axis: Axes, contract: Contract, kept: BoolArray) -> None:
+    axis.set(title="Payment", ylabel="money")
+    if contract.payments is None:
+        axis.text(0.5, 0.5, "payments were left out", transform=axis.transAxes, ha="center", color=GREY)
+        return
+    _clients(axis, contract.sensitivities, kept, contract.payments, GREEN, None)
+    axis.set_ylim(0, None)
+
+
+def _clients(axis: Axes, c: FloatArray, kept: BoolArray, values: FloatArray, colour: str, label: str | None) -> None:
+    size = float(np.clip(3000 / max(len(c), 1), 1.5, 26))
+    axis.scatter(c[kept], values[kept], s=size, color=colour, label=label, linewidths=0, rasterized=len(c) > 2000)
+
+
+def _ring(axis: Axes, x: float, y: float, label: str) -> None:
+    """Point out the client that is drawn most: it sells most, and may cost most."""
+    axis.plot(x, y, "o", ms=9, mfc="none", mec="black", mew=1.0)
+    text = label if len(label) <= 40 else f"{label[:24]}…{label[-12:]}"
+    axis.annotate(text.replace("$", r"\$"), (x, y), xytext=(9, -3), textcoords="offset points", fontsize=8.5)
+
+
+def _sensitivity_axis(axis: Axes, c: FloatArray, kept: BoolArray) -> None:
+    """Shade what is excluded, where it is a stretch of its own; mark each excluded client at the bottom."""
+    axis.set_xlabel(SENSITIVITY)
+    if c.max() > 1000 * np.quantile(c, 0.05):
+        axis.set_xscale("log")
+    else:
+        axis.set_xlim(-0.02 * c.max(), c.max() * 1.03)
+    _plain_ticks(axis)
+    out = c[~kept]
+    if len(out) == 0:
+        return
+    axis.plot(out, np.full(len(out), 0.012), "|", transform=axis.get_xaxis_transform(), color=GREY, ms=5, alpha=0.7)
+    if out.min() >= c[kept].max():
+        start, end = (out.min() + c[kept].max()) / 2, axis.get_xlim()[1]
+        axis.axvspan(start, end, color="#d9d9d9", alpha=0.6, lw=0, zorder=0)
+        middle = (start * end) ** 0.5 if axis.get_xscale() == "log" else (start + end) / 2
+        text = f"{len(out)} excluded"
+        axis.text(middle, 0.96, text, transform=axis.get_xaxis_transform(), ha="center", va="top", color=GREY)
+
+
+def plot_compare(rows: Sequence[Mapping[str, Any]], sweep: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+    """Cost against loss bound, cost against η and selected clients against cost, a curve a mechanism.
+
+    `sweep` holds plain records over a range of loss weights; `rows` the ones that were asked for, marked by dots.
+    """
+    shown = [row for row in rows if row["error"] is None]
+    colours = _colours([row["mechanism"] for row in shown])
+    asked_noise = sweep[0]["noise_weight"]
+    with _style():
+        figure, axes = _figure(1, 3, size=(13.5, 4.9))
+        for row in shown:
+            curve = [r for r in sweep if r["mechanism"] == row["mechanism"] and r["noise_weight"] == asked_noise]
+            look = {"color": colours[row["mechanism"]], "ls": "--" if row["mechanism"] == "jsam-ci" else "-"}
+            for axis, (x, y) in zip(axes.flat, AXES_OF_COMPARE, strict=True):
+                axis.plot([r[x] for r in curve], [r[y] for r in curve], lw=1.8, label=row["mechanism"], **look)
+                axis.plot(row[x], row[y], "o", ms=6, color=look["color"], mec="white", mew=0.8, zorder=4)
+        _paper(axes.flat[2], sweep, asked_noise)
+        for axis, (x, y) in zip(axes.flat, AXES_OF_COMPARE, strict=True):
+            axis.set(xlabel=NAMES[x], ylabel=NAMES[y])
+            axis.set_xscale("log" if "log scale" in NAMES[x] else "linear")
+            axis.set_yscale("log" if "log scale" in NAMES[y] else "linear")
+            _plain_ticks(axis)
+        axes.flat[0].set_title("Cost against loss bound")
+        axes.flat[1].set_title("Cost against η")
+        axes.flat[2].set_title("Selected clients against cost")
+        handles, labels = axes.flat[2].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 9))
+        figure.suptitle(
+            f"Noise weight {asked_noise:g}; the dots are what was asked for", x=0.01, ha="left", fontsize=11
+        )
+        _save(figure, path)
+
+
+AXES_OF_COMPARE = (
+    ("loss_bound", "expected_cost"),
+    ("loss_weight", "expected_cost"),
+    ("expected_cost", "num_selected"),
+)
+NAMES = {
+    "loss_bound": "loss bound",
+    "expected_cost": "expected cost (money, log scale)",
+    "loss_weight": "loss weight η (money per unit of loss, log scale)",
+    "num_selected": "selected clients",
+}
+
+
+def _plain_ticks(axis: Axes) -> None:
+    """0.1 and 10 on logarithmic axes, not powers of ten."""
+    from matplotlib.ticker import FuncFormatter
+
+    for ticks in (axis.xaxis, axis.yaxis):
+        if ticks.get_scale() == "log":
+            ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _paper(axis: Axes, sweep: Sequence[Mapping[str, Any]], asked_noise: float) -> None:
+    """The paper's two points, and JSAM under the noise weight that they were made with, where it was computed."""
+    reference = [r for r in sweep if r["noise_weight"] != asked_noise]
+    if reference:
+        label = f"jsam at noise weight {reference[0]['noise_weight']:g}"
+        cost, kept = ([r[name] for r in reference] for name in ("expected_cost", "num_selected"))
+        axis.plot(cost, kept, color=BLUE, lw=1.3, ls=":", label=label)
+    costs, counts = zip(*PAPER_POINTS, strict=True)
+    axis.plot(
+        costs, counts, "*", ms=12, color="black", mec="white", mew=0.7, ls="none", label="paper, 100 clients", zorder=5
+    )
+    for cost, count in PAPER_POINTS:
+        axis.annotate(
+            f"{count} @ {cost}", (cost, count), xytext=(7, -11), textcoords="offset points", fontsize=8.5, zorder=5
+        )
+
+
+def _colours(names: Sequence[str]) -> dict[str, str]:
+    """The same colour for the same kind of mechanism in every figure."""
+    kinds = {"jsam": [BLUE], "jsam-ci": [SKY], "usbm": [GREEN], "fsbm": [ORANGE, RED], "bbm": [PINK]}
+    spare = list(OTHERS)
+    colours: dict[str, str] = {}
+    for name in names:
+        left = kinds.get(name.rstrip("0123456789").rstrip("-"), []) or spare
+        colours[name] = left.pop(0) if left else GREY
+    return colours
+
+
+def plot_fitted_budget(curves: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+    """Why η is not fitted to the reports: one client's ε as its own report rises, the others' reports as they are.
+
+    Each record has `title`, `reports` and `epsilons`; stretches where ε rises with the report are marked.
+    """
+    with _style():
+        figure, axes = _figure(1, len(curves), size=(5.2 * len(curves), 4.2), sharey=True)
+        for axis, curve in zip(axes.flat, curves, strict=True):
+            z, eps = np.asarray(curve["reports"]), np.asarray(curve["epsilons"])
+            axis.plot(z, eps, color=BLUE, lw=1.6, label="ε falls or stays: lying does not pay")
+            rising = np.diff(eps) > 1e-9 * eps.max()
+            segments = np.where(np.concatenate([rising, [False]]) | np.concatenate([[False], rising]), eps, np.nan)
+            if rising.any():
+                axis.plot(z, segments, color=RED, lw=2.6, label="ε rises with the report: exaggerating pays")
+            axis.set(title=curve["title"], xlabel="reported " + SENSITIVITY)
+            axis.legend(loc="upper right")
+        axes.flat[0].set_ylabel("ε bought from the client")
+        _save(figure, path)
+
+
+def _style() -> Any:
+    import matplotlib as mpl
+
+    return mpl.rc_context(STYLE)
+
+
+def _figure(rows: int, columns: int, *, size: tuple[float, float], **options: Any) -> tuple[Figure, Any]:
+    # Not pyplot: it would look for a screen and keep every figure.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def _save(figure: Figure, path: str | Path) -> None:
+    """Draw in memory first, so that the file is whole or not there."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format=Path(path).suffix.lstrip(".").lower() or "png")
+    write_atomically(path, picture.getvalue())

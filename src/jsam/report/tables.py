@@ -1,0 +1,141 @@
+"""Tables for the terminal, in plain words. Ids come from files: they are shown as text, never read as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from jsam.mechanism.budgeting import BudgetPlan
+from jsam.mechanism.contract import Contract
+from jsam.mechanism.virtual_cost import Flat
+
+# More clients than this and only the first few rows are shown.
+WHOLE, FIRST = 40, 20
+
+
+def number(value: float | None, digits: int = 5) -> str:
+    """A number for reading, not for computing with."""
+    return "–" if value is None else f"{value:.{digits}g}"
+
+
+def plan_headline(
+    contract: Contract, *, prior: str, flats: Sequence[Flat] = (), budget_plan: BudgetPlan | None = None
+) -> RenderableType:
+    """What was decided and what it costs."""
+    lines: list[tuple[str, str, str]] = [
+        ("kept", f"{contract.num_selected} of {contract.num_clients}", _most_drawn(contract)),
+        ("expected cost", number(contract.expected_cost), "to be paid, as the prior lets expect"),
+    ]
+    if contract.payments is None:
+        lines.append(("total due", "–", "payments were left out"))
+    else:
+        error = contract.payment_error_bound
+        known = f", each ± {number(error, 1)}" if error else ""
+        lines.append(("total due", number(contract.total_payment), f"payments for these reports{known}"))
+    lines.append(("loss bound", number(contract.loss_bound), "selection bias and privacy noise"))
+    lines.append(("objective", number(contract.objective), _runner_up(contract)))
+    lines.append(("loss weight", number(contract.loss_weight), _where_from(budget_plan)))
+    if budget_plan is not None:
+        quantiles = budget_plan.payment_quantiles.items()
+        lines.append(("may fall due", "", ", ".join(f"{q:.0%}: {number(amount, 4)}" for q, amount in quantiles)))
+    lines.append(("prior", "", f"{prior} · {_regularity(flats)}"))
+    caps = [
+        f"{name} ≤ {number(cap)}"
+        for name, cap in (("selection probability", contract.max_selection_prob), ("ε", contract.max_epsilon))
+        if cap is not None
+    ]
+    if caps:
+        lines.append(("caps", "", ", ".join(caps)))
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(style="dim")
+    for name, value, remark in lines:
+        grid.add_row(Text(name), Text(value), Text(remark))
+    claim = "no client gains by misreporting" if contract.truthful else "truthfulness is not claimed"
+    return Panel(grid, title=Text(f"{contract.mechanism}: {claim}"), title_align="left", expand=False)
+
+
+def _most_drawn(contract: Contract) -> str:
+    most = int(contract.selection_probs.argmax())
+    return f"clients; most draws go to {contract.ids[most]}: {contract.selection_probs[most]:.3g}"
+
+
+def _runner_up(contract: Contract) -> str:
+    other = contract.runner_up
+    if other is None:
+        return "loss weight × loss bound + expected cost"
+    return f"runner-up: keep {other.num_selected}, {other.objective / contract.objective - 1:.2%} worse"
+
+
+def _where_from(budget_plan: BudgetPlan | None) -> str:
+    if budget_plan is None:
+        return "as given"
+    chance = "in expectation"
+    if budget_plan.probability is not None:
+        chance = f"with probability {budget_plan.probability:g}"
+    return (
+        f"what a budget of {number(budget_plan.budget)} buys {chance}, over {budget_plan.draws} markets drawn from the"
+        " prior"
+    )
+
+
+def _regularity(flats: Sequence[Flat]) -> str:
+    if not flats:
+        return "regular, not ironed"
+    stretches = ", ".join(f"{number(flat.low, 3)} to {number(flat.high, 3)}" for flat in flats[:4])
+    more = f" and {len(flats) - 4} more" if len(flats) > 4 else ""
+    return f"irregular: ironed from {stretches}{more}"
+
+
+def clients_table(contract: Contract) -> RenderableType:
+    """The clients by virtual cost, cheapest first; a long list is cut and says so."""
+    order = np.lexsort((-contract.selection_probs, contract.virtual_costs))
+    shown = order if len(order) <= WHOLE else order[:FIRST]
+    table = _table("rank", "client", "sensitivity", "virtual cost", "selection prob.", "ε", "payment")
+    for rank, k in enumerate(shown, start=1):
+        kept = contract.selection_probs[k] > 0
+        paid = None if contract.payments is None else contract.payments[k]
+        cells = (contract.sensitivities[k], contract.virtual_costs[k], contract.selection_probs[k])
+        table.add_row(
+            str(rank),
+            Text(contract.ids[k], overflow="ellipsis"),
+            *map(number, cells),
+            number(contract.epsilons[k]),
+            number(paid),
+            style="" if kept else "dim",
+        )
+    hidden = len(order) - len(shown)
+    if not hidden:
+        return table
+    return Group(table, Text(f"… and {hidden} more; --format csv or json gives all", style="dim"))
+
+
+def compare_table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> RenderableType:
+    """All mechanisms side by side; one that cannot be run says why."""
+    table = _table("mechanism", "kept", "loss weight", "expected cost", "total due", "loss bound", "objective")
+    reasons = list(notes)
+    for row in rows:
+        if row["error"] is not None:
+            table.add_row(Text(row["mechanism"]), *["–"] * 6, style="dim")
+            reasons.append(f"{row['mechanism']}: {row['error']}")
+            continue
+        names = ("loss_weight", "expected_cost", "total_payment", "loss_bound", "objective")
+        table.add_row(Text(row["mechanism"]), str(row["num_selected"]), *(number(row[name]) for name in names))
+    return Group(table, *(Text(reason, style="dim") for reason in reasons))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in columns:
+        words = name in ("client", "mechanism")
+        width = max(map(len, name.split()))
+        table.add_column(name, justify="left" if words else "right", no_wrap=words, min_width=width)
+    return table

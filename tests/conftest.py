@@ -1,0 +1,27 @@
+"""Settings that hold for every test, and `require` for those that need more than the plain install."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=False)
+settings.load_profile("repeatable")
+
+
+def require(module: str, *, extra: str) -> ModuleType:
+    """Import `module`, or skip saying which extra brings it; where JSAM_REQUIRE_ALL=1 (CI) its absence is a failure."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        # A module that is there but cannot find one of its own imports is broken, not missing.
+        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
+            raise
+        reason = f"{module} is not installed: pip install 'jsam[{extra}]'"
+        if os.environ.get("JSAM_REQUIRE_ALL") == "1":
+            pytest.fail(f"{reason} (JSAM_REQUIRE_ALL=1 allows no skips)", pytrace=False)
+        pytest.skip(reason, allow_module_level=True)

@@ -1,0 +1,23 @@
+"""Slow, readable twins of the planner; they share no code with it."""
+
+from __future__ import annotations
+
+from .inner import best_epsilons, objective, values, values_capped
+from .payments import dense_payment, exact_curve, trapezoid_payments_on_grid
+from .published import Published, published_algorithm_1, true_objective
+from .search import brute_force, brute_force_joint
+
+__all__ = [
+    "Published",
+    "best_epsilons",
+    "brute_force",
+    "brute_force_joint",
+    "dense_payment",
+    "exact_curve",
+    "objective",
+    "published_algorithm_1",
+    "trapezoid_payments_on_grid",
+    "true_objective",
+    "values",
+    "values_capped",
+]
