@@ -10,7 +10,7 @@ import click
 import typer
 
 import jsam
-from jsam.cli import compare, plan
+from jsam.cli import compare, plan, training
 from jsam.cli.output import EXIT_STOPPED, deliver, fail, say
 from jsam.errors import JsamError
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.command("plan", epilog=plan.EXAMPLES)(plan.plan)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
+training.register(app)
 
 
 @app.callback(invoke_without_command=True)

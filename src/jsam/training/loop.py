@@ -181,7 +181,7 @@ class _Run:
         mean_loss = found.mean_loss
         if not (math.isfinite(signal) and math.isfinite(mean_loss)):
             raise TrainingStoppedError(
-                f"round {drawn.index + 1} of {settings.rounds}: the loss is {mean_loss}, the norm of the gradient {signal}; "
+                f"round {drawn.index + 1} of {settings.rounds}: the loss is {mean_loss}, the gradient's norm {signal}; "
                 f"training stops before releasing it, all earlier rounds are kept in {self.folder.path} "
                 "(a smaller learning_rate may help)"
             )

@@ -66,8 +66,8 @@ class RunFolder:
     def report(self) -> Path:
         return self.path / "report.html"
 
-    def create(self) -> None:
-        """Make the folder; one that holds a run already is left alone."""
+    def refuse_existing(self) -> None:
+        """A folder that holds a run already is left alone."""
         if self.config.exists():
             raise RunFolderError(
                 f"{self.path} holds a run already; go on with it by jsam resume, or choose another folder"
@@ -78,6 +78,10 @@ class RunFolder:
         )
         if foreign is not None:
             raise RunFolderError(f"{foreign} is there but no config.json beside it; choose another folder")
+
+    def create(self) -> None:
+        """Make the folder, if it does not hold a run."""
+        self.refuse_existing()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
