@@ -54,8 +54,8 @@ class Story:
 
 
 MNIST = Story(
-    dataset="mnist", num_clients=100, rounds=60, per_round=10, clip_norm=1.0, learning_rate=2.0, similarity=50.0,
-    noise_weight=200.0, budget=10.0,
+    dataset="mnist", num_clients=100, rounds=100, per_round=10, clip_norm=1.0, learning_rate=2.0, similarity=50.0,
+    noise_weight=200.0, budget=20.0,
 )  # fmt: skip
 DIGITS = Story(
     dataset="digits", num_clients=20, rounds=60, per_round=5, clip_norm=1.0, learning_rate=1.0, similarity=50.0,
@@ -81,7 +81,7 @@ def demo(
         Path, typer.Option(metavar="FOLDER", help="Where everything goes.", rich_help_panel=RESULT)
     ] = Path("out/demo"),
     budget: Annotated[
-        float | None, typer.Option(help="Expected cost of either mechanism. [default: 10 on MNIST]")
+        float | None, typer.Option(help="Expected cost of either mechanism. [default: 20 on MNIST]")
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training. [default: as tuned]")] = None,
     max_selection_prob: Annotated[

@@ -105,9 +105,9 @@ class Preparation:
         ratio = self.noise_ratio(dimension)
         if ratio > HOPELESS_NOISE:
             warnings.warn(
-                f"the budget is too small to train on: over {settings.rounds} rounds the noise adds up to {ratio:.3g} times "
-                "the most that clipped gradients can add up to; expect little better than guessing (a larger budget, fewer rounds or "
-                "a smaller model would help)",
+                f"the budget is too small to train on: over {settings.rounds} rounds the noise adds up to {ratio:.3g} "
+                "times the most that clipped gradients can add up to; expect little better than guessing (a larger "
+                "budget, fewer rounds or a smaller model would help)",
                 TrainingWarning,
                 stacklevel=3,
             )
