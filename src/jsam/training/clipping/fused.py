@@ -6,7 +6,7 @@ norms are computed, the clipping factors follow, and the weighted gradient is ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -66,10 +66,9 @@ class FusedClipping:
         parts = weights.new_empty((n, sum(columns)))
         for (rule, found), part in zip(active, torch.split(parts, columns, dim=1), strict=True):
             rule.open(found, part)
-        scratch = 4 * sum(rule.block_floats(found) for rule, found in active)
+        block = self._block_size(active, weights.device.type) or n
         norms = torch.zeros(n, device=weights.device, dtype=torch.float64)
         factors = torch.empty_like(weights)
-        block = max(1, _BLOCK_BYTES.get(weights.device.type, _BLOCK_BYTES["cuda"]) // scratch) if scratch else n
         for start, stop in spans(n, block):
             for rule, _ in active:
                 rule.fill_norms(start, stop)
@@ -103,6 +102,12 @@ class FusedClipping:
             self._floats_per_sample = max(1, floats)
         budget = _CHUNK_BYTES.get(inputs.device.type, _CHUNK_BYTES["cuda"])
         return max(1, budget // (4 * self._floats_per_sample))
+
+    def _block_size(self, active: Sequence[tuple[LayerRule, Sequence[Call]]], device: str) -> int | None:
+        needs = [rule.block_floats(found) for rule, found in active]
+        floats = sum(need.kept for need in needs) + max((need.scratch for need in needs), default=0)
+        budget = _BLOCK_BYTES.get(device, _BLOCK_BYTES["cuda"])
+        return max(1, budget // (4 * floats)) if floats else None
 
     def _gradient(self) -> Tensor:
         found = {

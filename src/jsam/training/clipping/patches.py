@@ -9,6 +9,7 @@ map.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -48,20 +49,21 @@ class ConvShape:
 
     @property
     def channels_last(self) -> bool:
-        """Whether a step's columns are (kernel column, channel); otherwise (channel, kernel column, row phase)."""
+        """Whether a step's columns are (kernel row, column, channel); otherwise (channel, kernel column, row)."""
         contiguous_run = self.kernel[1] * self.channels if self.dilation[1] == 1 else self.channels
         # Channel first, the patches of a group are a contiguous piece of the matrix.
         return self.groups == 1 and contiguous_run >= _SHORTEST_FAST_RUN
 
     @property
     def rows_per_step(self) -> int:
-        """Kernel rows that one product covers: one; channel first all phases of a stride, or all if that is few."""
+        """Kernel rows that one product covers: few products of many columns, as far as no more need be copied."""
+        kernel, stride = self.kernel[0], self.stride[0]
         if self.channels_last:
-            return 1
-        divisible = self.dilation[0] == 1 and self.kernel[0] % self.stride[0] == 0
-        rows = self.stride[0] if divisible else 1
+            # A stride this long repeats an input row at most twice, and one long product beats several short ones.
+            return kernel if kernel <= 2 * stride and self.dilation[1] == 1 else 1
+        rows = stride if self.dilation[0] == 1 and kernel % stride == 0 else 1
         narrow = self.channels // self.groups * self.kernel[1] * rows < _FEWEST_FAST_COLUMNS
-        return self.kernel[0] if narrow else rows
+        return kernel if narrow else rows
 
     @property
     def steps(self) -> int:
@@ -72,18 +74,22 @@ class ConvShape:
         """Weight entries of one output channel in one step."""
         return self.channels // self.groups * self.kernel[1] * self.rows_per_step
 
-    def scratch(self, height: int, output: tuple[int, int]) -> int:
+    def rows_per_phase(self, output_height: int) -> int:
+        """Padded input rows of one stride phase that the products read."""
+        return (self.kernel[0] - 1) * self.dilation[0] // self.stride[0] + output_height
+
+    def scratch(self, output: tuple[int, int]) -> int:
         """Floats that unfolding one example takes."""
-        rows = height + sum(self.padding[2:]) + self.stride[0]
-        if not self.channels_last and self.steps == 1:
-            rows += self.kernel[0] * output[0]
+        full = self.kernel[0] * output[0] if self.steps == 1 else 0
+        rows = full + (0 if full and self.channels_last else self.rows_per_phase(output[0]) * self.stride[0])
         return self.channels * self.kernel[1] * rows * output[1]
 
     def to_weight(self, total: Tensor) -> Tensor:
         """From (step, output channel, columns) to the weight's own shape."""
         (kh, kw), rows, out = self.kernel, self.rows_per_step, total.shape[1]
         if self.channels_last:
-            return total.view(kh, out, kw, self.channels).permute(1, 3, 0, 2)
+            split = total.view(self.steps, out, rows, kw, self.channels)
+            return split.permute(1, 4, 0, 2, 3).reshape(out, self.channels, kh, kw)
         split = total.view(self.steps, out, -1, kw, rows)
         return split.permute(1, 2, 0, 4, 3).reshape(out, -1, kh, kw)
 
@@ -91,7 +97,8 @@ class ConvShape:
         """The inverse of `to_weight`."""
         out = weight.shape[0]
         if self.channels_last:
-            return weight.permute(2, 0, 3, 1).reshape(self.steps, out, self.columns)
+            split = weight.reshape(out, self.channels, self.steps, self.rows_per_step, self.kernel[1])
+            return split.permute(2, 0, 3, 4, 1).reshape(self.steps, out, self.columns)
         split = weight.reshape(out, -1, self.steps, self.rows_per_step, self.kernel[1])
         return split.permute(2, 0, 1, 4, 3).reshape(self.steps, out, self.columns)
 
@@ -110,29 +117,34 @@ def pad(x: Tensor, shape: ConvShape) -> Tensor:
 
 def unfold(x: Tensor, shape: ConvShape, output: tuple[int, int], workspace: Workspace) -> list[Tensor]:
     """The patch matrices (n × groups, positions, columns), one a step; valid until the next unfolding."""
-    x = _whole_strides(pad(x, shape), *shape.stride)
+    x = pad(x, shape)
     lay_out = _channels_last if shape.channels_last else _channel_first
     return lay_out(x, shape, output, workspace)
 
 
-def _whole_strides(x: Tensor, row_step: int, column_step: int) -> Tensor:
-    height, width = x.shape[2:]
-    bottom, right = -height % row_step, -width % column_step
-    return functional.pad(x, [0, right, 0, bottom]) if bottom or right else x
+def _fit(x: Tensor, height: int, width: int) -> Tensor:
+    """Cut, or padded by what no product reads, to whole strides."""
+    below, right = height - x.shape[2], width - x.shape[3]
+    if below > 0 or right > 0:
+        x = functional.pad(x, [0, max(right, 0), 0, max(below, 0)])
+    return x[:, :, :height, :width]
 
 
 def _channels_last(x: Tensor, shape: ConvShape, output: tuple[int, int], workspace: Workspace) -> list[Tensor]:
-    x = x.permute(0, 2, 3, 1)
+    rows = shape.rows_per_phase(output[0])
+    if shape.steps == 1:
+        return [_gathered(x.permute(0, 2, 3, 1).contiguous(), shape, output, workspace)]
+    x = _fit(x, rows * shape.stride[0], x.shape[3]).permute(0, 2, 3, 1)
     if x.stride(3) != 1:
         x = x.contiguous()
-    n, height, _, c = x.shape
+    n, _, _, c = x.shape
     sn, sh, sw, _ = x.stride()
     (kh, kw), (ph, pw), (dh, dw), (oh, ow) = shape.kernel, shape.stride, shape.dilation, output
     # wide[n, a, r, q, j, c] = x[n, c, r * ph + a, q * pw + j * dw]
-    size = (n, ph, height // ph, ow, kw, c)
+    size = (n, ph, rows, ow, kw, c)
     wide = workspace.take("wide", size, like=x)
     wide.copy_(x.as_strided(size, (sn, sh, ph * sh, pw * sw, dw * sw, 1)))
-    matrices = wide.view(n, ph, height // ph * ow, kw * c)
+    matrices = wide.view(n, ph, rows * ow, kw * c)
     found = []
     for i in range(kh):
         shift, phase = divmod(i * dh, ph)
@@ -140,12 +152,36 @@ def _channels_last(x: Tensor, shape: ConvShape, output: tuple[int, int], workspa
     return found
 
 
+def _gathered(x: Tensor, shape: ConvShape, output: tuple[int, int], workspace: Workspace) -> Tensor:
+    n, height, width, c = x.shape
+    run = shape.kernel[1] * c
+    # Overlapping rows, one starting at every pixel: gathering those is a plain copy of runs.
+    runs = x.view(-1).as_strided((n * height * width - shape.kernel[1] + 1, run), (c, 1))
+    index = _run_starts(n, height, width, shape, output, x.device)
+    patches = workspace.take("wide", (len(index), run), like=x)
+    torch.index_select(runs, 0, index, out=patches)
+    return patches.view(n, output[0] * output[1], shape.columns)
+
+
+@lru_cache(maxsize=64)
+def _run_starts(
+    n: int, height: int, width: int, shape: ConvShape, output: tuple[int, int], device: torch.device
+) -> Tensor:
+    """Pixels at which the kernel rows of all patches start: (example, output row, output column, kernel row)."""
+    examples = torch.arange(n, device=device).view(n, 1, 1, 1) * (height * width)
+    rows = torch.arange(output[0], device=device).view(-1, 1, 1) * (shape.stride[0] * width)
+    columns = torch.arange(output[1], device=device).view(-1, 1) * shape.stride[1]
+    kernel_rows = torch.arange(shape.kernel[0], device=device) * (shape.dilation[0] * width)
+    return (examples + rows + columns + kernel_rows).view(-1)
+
+
 def _channel_first(x: Tensor, shape: ConvShape, output: tuple[int, int], workspace: Workspace) -> list[Tensor]:
-    n, c, height, width = x.shape
     kw, (ph, pw), dw, ow = shape.kernel[1], shape.stride, shape.dilation[1], output[1]
-    rows = height // ph
+    rows, columns = shape.rows_per_phase(output[0]), (kw - 1) * dw // pw + ow
+    x = _fit(x, rows * ph, columns * pw)
+    n, c = x.shape[:2]
     # phases[n, c, b, a, r, q] = x[n, c, r * ph + a, q * pw + b]: strided reads once, contiguous ones afterwards.
-    split = torch.unflatten(torch.unflatten(x, 3, (width // pw, pw)), 2, (rows, ph)).permute(0, 1, 5, 3, 2, 4)
+    split = torch.unflatten(torch.unflatten(x, 3, (columns, pw)), 2, (rows, ph)).permute(0, 1, 5, 3, 2, 4)
     phases = split
     if split.stride(5) != 1:
         phases = workspace.take("phases", tuple(split.shape), like=x).copy_(split)

@@ -29,6 +29,13 @@ class Call(NamedTuple):
     grad_outputs: Tensor
 
 
+class BlockFloats(NamedTuple):
+    """Floats an example of a block takes: kept until factors are known, and scratch that all rules share."""
+
+    kept: int = 0
+    scratch: int = 0
+
+
 class LayerRule(ABC):
     """Per-example gradients of one module, summed over all its calls in a forward pass.
 
@@ -55,8 +62,8 @@ class LayerRule(ABC):
         """How many `parts` columns calls of these shapes need."""
 
     @abstractmethod
-    def block_floats(self, calls: Sequence[Call]) -> int:
-        """Scratch memory for one example of a block, in floats."""
+    def block_floats(self, calls: Sequence[Call]) -> BlockFloats:
+        """Memory for one example of a block."""
 
     @abstractmethod
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:

@@ -19,13 +19,14 @@ class ConvRule(ProductRule):
         self.shape = ConvShape.of(module)
         self.rows, self.groups = module.out_channels, module.groups
         self.width, self.steps = self.shape.columns, self.shape.steps
+        self.transposed = not self.shape.channels_last
         self._weight_shape = module.weight.shape
 
     def positions(self, call: Call) -> int:
         return call.grad_outputs.shape[2] * call.grad_outputs.shape[3]
 
     def scratch_floats(self, call: Call) -> int:
-        return self.shape.scratch(call.inputs.shape[2], self._map(call))
+        return self.shape.scratch(self._map(call))
 
     def left(self, call: Call, start: int, stop: int) -> Tensor:
         flat = call.grad_outputs[start:stop].flatten(2)
@@ -51,7 +52,10 @@ class ConvRule(ProductRule):
             self.groups,
             (False, True, False),
         )[1]
-        return self.shape.from_weight(gradient)
+        pieces = self.shape.from_weight(gradient)
+        if self.transposed:
+            pieces = pieces.view(self.steps, self.groups, -1, self.width).transpose(2, 3)
+        return pieces.reshape(self.steps, -1)
 
     def _map(self, call: Call) -> tuple[int, int]:
         height, width = call.grad_outputs.shape[2:]
@@ -60,4 +64,6 @@ class ConvRule(ProductRule):
     def _shaped(self, key: str, total: Tensor) -> Tensor:
         if key == "bias":
             return super()._shaped(key, total)
-        return self.shape.to_weight(total.view(self.steps, self.rows, self.width))
+        if self.transposed:
+            total = total.view(self.steps, self.groups, self.width, -1).transpose(2, 3)
+        return self.shape.to_weight(total.reshape(self.steps, self.rows, self.width))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from jsam.training.clipping.layers.base import Call, LayerRule
+from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule
 from jsam.training.clipping.workspace import Workspace
 
 
@@ -25,9 +25,9 @@ class EmbeddingRule(LayerRule):
     def columns(self, calls: Sequence[Call]) -> int:
         return 1
 
-    def block_floats(self, calls: Sequence[Call]) -> int:
+    def block_floats(self, calls: Sequence[Call]) -> BlockFloats:
         length = sum(call.inputs[0].numel() for call in calls)
-        return 2 * length * (2 * length + self._width)
+        return BlockFloats(scratch=2 * length * (2 * length + self._width))
 
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
         n = parts.shape[0]

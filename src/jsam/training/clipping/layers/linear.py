@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from jsam.training.clipping.layers.base import Call, row_norms
+from jsam.training.clipping.layers.base import BlockFloats, Call, row_norms
 from jsam.training.clipping.layers.product import ProductRule
 from jsam.training.clipping.workspace import Workspace
 
@@ -40,7 +40,7 @@ class LinearRule(ProductRule):
 
     def weighted_weight_gradient(self, call: Call, factors: Tensor) -> Tensor:
         left = call.grad_outputs.reshape(factors.shape[0], -1, self.rows) * factors[:, None, None]
-        return left.view(-1, self.rows).t().mm(call.inputs.reshape(-1, self.width)).unsqueeze(0)
+        return left.view(-1, self.rows).t().mm(call.inputs.reshape(-1, self.width)).view(1, -1)
 
     def _is_single(self, calls: Sequence[Call]) -> bool:
         return len(calls) == 1 and self.positions(calls[0]) == 1
@@ -48,8 +48,8 @@ class LinearRule(ProductRule):
     def columns(self, calls: Sequence[Call]) -> int:
         return 1 if self._is_single(calls) else super().columns(calls)
 
-    def block_floats(self, calls: Sequence[Call]) -> int:
-        return 0 if self._is_single(calls) else super().block_floats(calls)
+    def block_floats(self, calls: Sequence[Call]) -> BlockFloats:
+        return BlockFloats() if self._is_single(calls) else super().block_floats(calls)
 
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
         if not self._is_single(calls):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jsam.training.clipping.layers.base import Call, LayerRule, add_weighted, row_norms
+from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, add_weighted, row_norms
 from jsam.training.clipping.workspace import Workspace
 
 
@@ -28,8 +28,8 @@ class AffineRule(LayerRule):
     def columns(self, calls: Sequence[Call]) -> int:
         return len(self.parameters)
 
-    def block_floats(self, calls: Sequence[Call]) -> int:
-        return 0
+    def block_floats(self, calls: Sequence[Call]) -> BlockFloats:
+        return BlockFloats()
 
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
         self._kept = {}

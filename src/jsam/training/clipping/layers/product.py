@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from jsam.training.clipping.layers.base import Call, LayerRule, add_weighted, row_norms
+from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, add_weighted, row_norms
 
 # How many multiply-adds one kept gradient entry is worth: it is written once and read twice.
 _ENTRY_COST = 16
@@ -32,6 +32,8 @@ class ProductRule(LayerRule):
     width: int
     """Columns of Gᵀ U in one step."""
     steps: int = 1
+    transposed: bool = False
+    """Whether Uᵀ G is computed instead: quicker when the positions of U lie next to each other."""
     groups: int = 1
     """Independent products the rows are divided among; blocks then have n × groups matrices."""
 
@@ -57,7 +59,7 @@ class ProductRule(LayerRule):
 
     @abstractmethod
     def weighted_weight_gradient(self, call: Call, factors: Tensor) -> Tensor:
-        """Σ_i factors_i Gᵢᵀ Uᵢ as (steps, rows, width), without per-example gradients."""
+        """Σ_i factors_i Gᵢᵀ Uᵢ as (steps, rows · width), in the order of the kept gradients but without them."""
 
     def uses_gram(self, calls: Sequence[Call]) -> bool:
         # Gram matrices are formed in fp64 (twice the cost): their sum cancels, and a norm must not come out too small.
@@ -66,16 +68,16 @@ class ProductRule(LayerRule):
         return gram < _ENTRY_COST * self.steps * self.rows * self.width
 
     def columns(self, calls: Sequence[Call]) -> int:
-        weight = 0 if not self.trains("weight") else 1 if self.uses_gram(calls) else self.steps * self.rows
+        weight = 0 if not self.trains("weight") else 1 if self.uses_gram(calls) else self.steps * self._norm_columns
         return weight + (1 if self.trains("bias") else 0)
 
-    def block_floats(self, calls: Sequence[Call]) -> int:
+    def block_floats(self, calls: Sequence[Call]) -> BlockFloats:
         if not self.trains("weight"):
-            return 0
+            return BlockFloats()
         if self.uses_gram(calls):
             length = sum(self.positions(call) for call in calls)
-            return 4 * self.groups * length * (length + self.steps * self.width)
-        return self.steps * self.rows * self.width + max(self.scratch_floats(call) for call in calls)
+            return BlockFloats(scratch=4 * self.groups * length * (length + self.steps * self.width))
+        return BlockFloats(self.steps * self.rows * self.width, max(self.scratch_floats(call) for call in calls))
 
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
         self._calls, self._parts, self._gram = calls, parts, self.uses_gram(calls)
@@ -96,18 +98,19 @@ class ProductRule(LayerRule):
         for index, call in enumerate(self._calls):
             left = self.left(call, start, stop)
             for piece, right in zip(kept, self.right(call, start, stop), strict=True):
-                products = piece.view(left.shape[0], -1, self.width)
+                first, second = (right.transpose(1, 2), left.transpose(1, 2)) if self.transposed else (left, right)
+                products = piece.view(left.shape[0], first.shape[1], second.shape[2])
                 if index == 0:
-                    torch.bmm(left, right, out=products)
+                    torch.bmm(first, second, out=products)
                 else:
-                    products.baddbmm_(left, right)
-        norms = torch.linalg.vector_norm(kept, dim=3)
-        self._parts[start:stop, : self.steps * self.rows] = norms.transpose(0, 1).flatten(1)
+                    products.baddbmm_(first, second)
+        norms = torch.linalg.vector_norm(kept.view(self.steps, stop - start, self._norm_columns, -1), dim=3)
+        self._parts[start:stop, : self.steps * self._norm_columns] = norms.transpose(0, 1).flatten(1)
 
     def add(self, start: int, stop: int, factors: Tensor) -> None:
         if self.trains("weight") and not self._gram:
             for total, piece in zip(self._weight_sum(factors), self._kept(stop - start), strict=True):
-                add_weighted(total.view(-1), piece, factors)
+                add_weighted(total, piece, factors)
 
     def finish(self, factors: Tensor) -> None:
         if self._bias is not None:
@@ -118,12 +121,17 @@ class ProductRule(LayerRule):
         self._calls, self._bias = (), None
         del self._parts
 
+    @property
+    def _norm_columns(self) -> int:
+        """Pieces in which a step's norms are taken: few, yet short enough for an accurate sum in fp32."""
+        size = self.rows * self.width
+        return next((k for k in range(1, self.rows) if self.rows % k == 0 and size // k <= 4096), self.rows)
+
     def _weight_sum(self, like: Tensor) -> Tensor:
-        total = self._sum("weight", self.steps * self.rows * self.width, like)
-        return total.view(self.steps, self.rows, self.width)
+        return self._sum("weight", self.steps * self.rows * self.width, like).view(self.steps, -1)
 
     def _kept(self, n: int) -> Tensor:
-        return self.workspace.take(f"kept:{self.name}", (self.steps, n, self.rows, self.width), like=self._parts)
+        return self.workspace.take(f"kept:{self.name}", (self.steps, n, self.rows * self.width), like=self._parts)
 
     def _gram_norms(self, start: int, stop: int) -> Tensor:
         # .double() copies, so scratch patches of one call survive the unfolding of the next.

@@ -1,0 +1,1 @@
+"""Timings against peers; nothing here checks correctness."""
