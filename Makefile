@@ -15,7 +15,7 @@ MARKET := --prior uniform:0,1 --loss-weight 5
 
 say = @printf '\n==> %s\n'
 
-.PHONY: help setup run test lint style types imports unit format bench clean
+.PHONY: help setup run test lint style types imports unit format bench soak clean
 
 help:
 	@echo 'make run      plan and compare contracts for an example of 100 clients, with pictures in out/'
@@ -23,6 +23,7 @@ help:
 	@echo 'make lint     the quick half of make test: style, types, import contracts'
 	@echo 'make format   rewrite the code in the house style'
 	@echo 'make bench    timings against other ways of computing the same'
+	@echo 'make soak     kill and resume training a hundred times; results in results/soak/'
 	@echo 'make setup    only build the virtual environment $(VENV)'
 	@echo 'make clean    remove $(VENV), caches and out/'
 	@echo
@@ -88,6 +89,10 @@ format: $(READY)
 bench: $(READY)
 	$(say) 'Timings (correctness is the business of make test)'
 	@$(BIN)/python -m benchmarks
+
+soak: $(READY)
+	$(say) 'Killing training at random moments and resuming it, 100 times'
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.kill_and_resume --kills 100
 
 clean:
 	rm -rf $(VENV) out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,1 +1,1 @@
-"""Timings against other ways of computing the same, in one run on one machine. They assert nothing: tests do."""
+"""Timings against other ways of computing the same, side by side in one run. Correctness is tested elsewhere."""

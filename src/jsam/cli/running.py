@@ -1,0 +1,135 @@
+"""What the commands that train share: progress on the screen, warnings as lines, the settlement at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jsam.cli.output import rendered, say
+from jsam.errors import InputError, NotSupportedError
+
+if TYPE_CHECKING:
+    from jsam.training.settlement import Settlement
+    from jsam.training.tracking import TensorBoard
+
+EXIT_VIOLATION = 1
+
+
+def require_torch() -> None:
+    """One line instead of a traceback where only the planner is installed."""
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise InputError("training needs torch, which is not installed: pip install 'jsam[train]'")
+
+
+@contextlib.contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """Warnings of the library, one line each on standard error."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        say(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = show
+        yield
+
+
+class RoundProgress:
+    """A bar of rounds with the latest accuracy on a terminal; elsewhere a line at every evaluation."""
+
+    def __init__(self, label: str, rounds: int) -> None:
+        self._label, self._rounds, self._progress = label, rounds, None
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[accuracy]}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+            self._task = self._progress.add_task(label, total=rounds, accuracy="")
+
+    def __enter__(self) -> RoundProgress:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        accuracy = f"accuracy {record['accuracy']:.1%}" if "accuracy" in record else None
+        if self._progress is None:
+            if accuracy is not None:
+                say(f"{self._label}: round {record['round']} of {self._rounds}, {accuracy}")
+            return
+        changes: dict[str, Any] = {"accuracy": accuracy} if accuracy is not None else {}
+        self._progress.update(self._task, completed=record["round"], **changes)
+
+
+@contextlib.contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """Tell the one who presses Ctrl-C how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"interrupted; go on with: jsam resume {folder}")
+        raise
+
+
+@contextlib.contextmanager
+def tracking(folder: Path, wanted: bool) -> Iterator[TensorBoard | None]:
+    if not wanted:
+        yield None
+        return
+    from jsam.training.tracking import TensorBoard
+
+    tracker = TensorBoard(folder / "tensorboard")
+    try:
+        yield tracker
+    finally:
+        tracker.close()
+
+
+def settled(folder: Path) -> tuple[Settlement, Path]:
+    """Audit a run's ledger by both accountants and write its page."""
+    from jsam.report.run_html import write_run_page
+    from jsam.training.settlement import settle
+
+    try:
+        settlement = settle(folder)
+    except NotSupportedError as error:
+        say(f"warning: {error}; only the exact accountant was asked")
+        settlement = settle(folder, second_opinion=False)
+    return settlement, write_run_page(folder)
+
+
+def run_text(folder: Path, settlement: Settlement, page: Path) -> str:
+    """The end of a run on one screen."""
+    from rich.text import Text
+
+    from jsam.report.run_data import RunData
+
+    run = RunData.load(folder)
+    contract, accuracy = settlement.contract, run.accuracy
+    lines = [
+        ("test accuracy", "–" if accuracy is None else f"{accuracy:.1%}"),
+        ("rounds", f"{settlement.rounds_recorded} of {settlement.settings.rounds} in the ledger"),
+        ("clients", f"{contract.num_selected} of {contract.num_clients} under contract ({contract.mechanism})"),
+        ("paid", "payments were left out" if contract.payments is None else f"{contract.total_payment:.6g} in total"),
+        ("report", str(page)),
+    ]
+    text = [Text(f"{name:<14} {value}") for name, value in lines]
+    verdict = [Text(line, style="green" if settlement.kept else "bold red") for line in settlement.lines()]
+    return rendered(*text, *verdict)

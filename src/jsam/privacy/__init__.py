@@ -1,0 +1,64 @@
+"""Privacy, exactly: noise from the ε a client sold, the schedule it depends on, a ledger of releases, what they cost.
+
+    schedule = Schedule.draw(selection_probs, rounds=1000, per_round=10, seed=1)
+    multipliers = noise_multiplier(epsilons, delta, schedule.participations)
+    with Ledger("ledger.jsonl") as ledger:
+        ledger.append(releases_of_the_round)         # before the update is applied
+    check_contract(read_ledger("ledger.jsonl"), epsilons, delta).kept
+
+Everything rounds to the safe side: noise is never below what the contract needs, spending never below what happened.
+"""
+
+from __future__ import annotations
+
+from jsam.privacy.accounting import (
+    ClientSpending,
+    ContractReport,
+    check_contract,
+    spent_epsilons,
+    spent_epsilons_pld,
+    spent_mus,
+)
+from jsam.privacy.calibration import (
+    Adjacency,
+    Exact,
+    Lemma1,
+    NoiseRule,
+    delta_of,
+    epsilon_of,
+    gdp_mu,
+    needed_c2,
+    noise_multiplier,
+    noise_rule,
+)
+from jsam.privacy.ledger import Ledger, read_ledger
+from jsam.privacy.randomness import derived_seed, generator
+from jsam.privacy.releases import Client, Release
+from jsam.privacy.schedule import Round, Schedule
+
+__all__ = [
+    "Adjacency",
+    "Client",
+    "ClientSpending",
+    "ContractReport",
+    "Exact",
+    "Ledger",
+    "Lemma1",
+    "NoiseRule",
+    "Release",
+    "Round",
+    "Schedule",
+    "check_contract",
+    "delta_of",
+    "derived_seed",
+    "epsilon_of",
+    "gdp_mu",
+    "generator",
+    "needed_c2",
+    "noise_multiplier",
+    "noise_rule",
+    "read_ledger",
+    "spent_epsilons",
+    "spent_epsilons_pld",
+    "spent_mus",
+]

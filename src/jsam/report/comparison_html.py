@@ -1,0 +1,71 @@
+"""One page about several runs on the same data: who learned what for the same money, and who was paid."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from jsam.report.files import write_atomically
+from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
+from jsam.report.run_data import RunData
+from jsam.report.run_html import accuracy_chart, clients_table, guarantee
+
+
+def write_comparison_page(
+    folders: Sequence[Path | str], path: Path | str, *, headline: str, notes: Sequence[str]
+) -> None:
+    """Write the page; the runs' own pages are linked to, everything else is inside it."""
+    runs = [RunData.load(folder) for folder in folders]
+    write_atomically(path, comparison_page(runs, Path(path).parent, headline=headline, notes=notes).encode())
+
+
+def comparison_page(runs: Sequence[RunData], base: Path, *, headline: str, notes: Sequence[str]) -> str:
+    first = runs[0]
+    data = first.config["data"]
+    subtitle = (
+        f"{data['dataset']}, {data['partition']}, {data['num_clients']} clients, {first.settings['rounds']} rounds of "
+        f"{first.settings['per_round']} draws, δ = {first.settings['delta']:g}"
+    )
+    kept = all(run.audit["kept"] for run in runs)
+    lines = [f"{run.mechanism}: {line}" for run in runs for line in run.audit["verdict"]]
+    told = "no contract was overspent in any run" if kept else "a contract was OVERSPENT"
+    return page(
+        headline,
+        subtitle,
+        cards([(percent(run.accuracy), f"test accuracy with {run.mechanism}") for run in runs]),
+        verdict(kept, [f"{told}, by two accountants", *lines]),
+        *(paragraph(note) for note in notes),
+        section("Accuracy", figure(accuracy_chart(list(runs)))),
+        section("Side by side", table(_HEADER, [("", _cells(run)) for run in runs]), _links(runs, base)),
+        *(section(f"Every client under {run.mechanism}", clients_table(run)) for run in runs),
+        section("What the guarantee says", paragraph(guarantee(first.audit))),
+    )
+
+
+_HEADER = (
+    "mechanism", "expected cost", "paid", "clients kept", "ε sold, least", "ε sold, most", "clients drawn", "accuracy",
+)  # fmt: skip
+
+
+def _cells(run: RunData) -> list[str]:
+    sold = [client["epsilon"] for client in run.contract["clients"] if client["epsilon"] > 0]
+    return [
+        run.mechanism,
+        number(run.contract["expected_cost"]),
+        number(run.contract["total_payment"]),
+        f"{run.contract['num_selected']} of {run.contract['num_clients']}",
+        number(min(sold, default=None)),
+        number(max(sold, default=None)),
+        str(sum(bool(client["participations"]) for client in run.audit["clients"])),
+        percent(run.accuracy),
+    ]
+
+
+def _links(runs: Sequence[RunData], base: Path) -> str:
+    items = []
+    for run in runs:
+        target = Path(os.path.relpath(run.folder / "report.html", base)).as_posix()
+        items.append(f'<a href="{escape(target)}">{escape(run.mechanism)}</a>')
+    return f"<p class=soft>Each run has a page of its own: {', '.join(items)}.</p>"

@@ -1,0 +1,174 @@
+"""The page of one run: what the model learned, what was bought from whom, what was spent of it, what is paid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jsam.report.files import write_atomically
+from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
+from jsam.report.run_data import RunData
+from jsam.report.svg import Bar, Series, bar_chart, line_chart
+
+
+def write_run_page(folder: Path | str) -> Path:
+    """Write report.html into a run's folder from the files in it."""
+    run = RunData.load(folder)
+    path = run.folder / "report.html"
+    write_atomically(path, run_page(run).encode())
+    return path
+
+
+def run_page(run: RunData) -> str:
+    data, contract = run.config["data"], run.contract
+    subtitle = (
+        f"{data['dataset']}, {data['partition']}, {data['num_clients']} clients, {run.settings['rounds']} rounds of "
+        f"{run.settings['per_round']} draws"
+    )
+    state = [] if run.complete else [paragraph(f"The run is not complete: {_progress(run)}.")]
+    return page(
+        f"Private training under the {run.mechanism} contract",
+        subtitle,
+        *state,
+        cards(
+            [
+                (percent(run.accuracy), "test accuracy"),
+                (f"{contract['num_selected']} of {contract['num_clients']}", "clients under contract"),
+                (number(contract["total_payment"]), "paid to clients in total"),
+                (_largest_epsilon(run), "largest ε bought"),
+            ]
+        ),
+        verdict(run.audit["kept"], run.audit["verdict"]),
+        section("Accuracy", figure(accuracy_chart([run])), _class_table(run)),
+        section("Noise", figure(_noise_chart(run)), paragraph(_NOISE_WORDS, soft=True)),
+        section("The plan", *_plan(run)),
+        section("Every client", paragraph(_CLIENT_WORDS, soft=True), clients_table(run)),
+        section("What the guarantee says", paragraph(guarantee(run.audit)), _settings_table(run)),
+    )
+
+
+_NOISE_WORDS = (
+    "Norm of the noise over the norm of the clipped mean gradient, round by round. This, the training loss and the "
+    "share of clipped gradients are looked at inside the simulation; no contract covers publishing them."
+)
+_CLIENT_WORDS = (
+    "A client is paid for the ε it sold, whether or not it was drawn: T is how often it was. Spent ε is recomputed "
+    "from the ledger by an exact accountant and, beside it, by dp-accounting's privacy loss distributions."
+)
+
+
+def accuracy_chart(runs: list[RunData]) -> str:
+    series = [
+        Series(name=run.mechanism, points=[(r["round"], r["accuracy"]) for r in run.evaluations], tone=tone)
+        for tone, run in enumerate(runs, start=1)
+    ]
+    return line_chart(series, x_title="round", y_title="test accuracy", top=1.0, percent=True)
+
+
+def clients_table(run: RunData) -> str:
+    """All clients, the best paid first."""
+    header = (
+        "client", "sensitivity", "selection probability", "T", "ε sold", "ε spent", "ε spent (second)", "payment", "",
+    )  # fmt: skip
+    rows = []
+    for client in sorted(run.clients, key=lambda client: -(client.get("payment") or 0.0)):
+        kind = "over" if client.get("over") else "none" if not client.get("epsilon") else ""
+        rows.append((kind, _client_cells(client)))
+    return table(header, rows)
+
+
+def _client_cells(client: dict[str, Any]) -> list[str]:
+    remark = "OVER" if client.get("over") else "" if client.get("participations") else "never drawn"
+    return [
+        str(client["id"]),
+        number(client.get("sensitivity")),
+        number(client.get("selection_prob")),
+        str(client.get("participations", 0)),
+        number(client.get("epsilon")),
+        number(client.get("spent")),
+        number(client.get("second_opinion")),
+        number(client.get("payment")),
+        remark,
+    ]
+
+
+def guarantee(audit: dict[str, Any]) -> str:
+    """In words, with the adjacency named."""
+    words = audit["adjacency_words"] or audit["adjacency"]
+    sampling = "No amplification by sampling is claimed: the server knows who was drawn."
+    if audit["noise"] != "exact":
+        return (
+            f"The noise follows Lemma 1 with c₂ = {audit['c2']:g}. What that guarantees is the ε spent, at "
+            f"δ = {audit['delta']:g}, for {words}; it may be more than the ε sold. {sampling}"
+        )
+    return (
+        "Every client k holds an (ε_k, δ)-differential-privacy guarantee over the whole training, "
+        f"δ = {audit['delta']:g}, for {words}; the noise is calibrated exactly. {sampling}"
+    )
+
+
+def _plan(run: RunData) -> list[str]:
+    clients = sorted((c for c in run.clients if c.get("sensitivity") is not None), key=lambda c: c["sensitivity"])
+    chances = [
+        Bar(
+            label=f"{c['id']}: sensitivity {number(c['sensitivity'])}, p = {number(c['selection_prob'])}",
+            value=c["selection_prob"],
+        )
+        for c in clients
+    ]
+    budgets = [
+        Bar(
+            label=f"{c['id']}: ε sold {number(c['epsilon'])}, spent {number(c.get('spent'))}, "
+            f"T = {c.get('participations', 0)}",
+            value=c["epsilon"],
+            inner=c.get("spent") or 0.0,
+            bad=bool(c.get("over")),
+        )
+        for c in clients
+    ]
+    paid = [Bar(label=f"{c['id']}: paid {number(c.get('payment'))}", value=c.get("payment") or 0.0) for c in clients]
+    by = "clients, from the least to the most sensitive"
+    return [
+        paragraph("How often each client is to be drawn:", soft=True),
+        figure(bar_chart(chances, x_title=by, y_title="selection probability", tone=1)),
+        paragraph("The ε each client sold (pale) and what the ledger says was spent of it (solid):", soft=True),
+        figure(bar_chart(budgets, x_title=by, y_title="ε", tone=3)),
+        paragraph("What each client is paid:", soft=True),
+        figure(bar_chart(paid, x_title=by, y_title="payment", tone=2)),
+    ]
+
+
+def _noise_chart(run: RunData) -> str:
+    points = [(r["round"], r["noise_to_signal"]) for r in run.metrics if r.get("noise_to_signal") is not None]
+    # A point a round would be a blot: at most some hundred are drawn.
+    step = max(1, len(points) // 120)
+    return line_chart(
+        [Series(name="noise to signal", points=points[::step], tone=4)],
+        x_title="round",
+        y_title="noise ÷ signal",
+        height=200,
+    )
+
+
+def _class_table(run: RunData) -> str:
+    if not run.evaluations:
+        return ""
+    shares = run.evaluations[-1]["class_accuracy"]
+    cells = ["accuracy", *(percent(share) for share in shares)]
+    return table(["class", *map(str, range(len(shares)))], [("", cells)])
+
+
+def _settings_table(run: RunData) -> str:
+    rows = [("", [name, str(value)]) for name, value in run.settings.items() if value is not None]
+    environment = [("", [name, str(value)]) for name, value in run.config["environment"].items()]
+    inner = table(["setting", "value"], rows + environment)
+    return f"<details><summary>All settings of the run</summary>{inner}</details>"
+
+
+def _largest_epsilon(run: RunData) -> str:
+    return number(max((client["epsilon"] for client in run.contract["clients"]), default=None))
+
+
+def _progress(run: RunData) -> str:
+    done = run.metrics[-1]["round"] if run.metrics else 0
+    return f"{done} of {run.settings['rounds']} rounds"

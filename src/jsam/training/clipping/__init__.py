@@ -1,0 +1,20 @@
+"""Per-example clipping: the fused engine, its readable twin, and the weights that make a round one batch."""
+
+from __future__ import annotations
+
+from jsam.training.clipping.capture import PerSampleLoss
+from jsam.training.clipping.engine import ClippingEngine, SlowPathWarning, cross_entropy
+from jsam.training.clipping.reference import ClientBatch, reference_clipped_sum
+from jsam.training.clipping.result import ClippedSum
+from jsam.training.clipping.weights import sample_weights
+
+__all__ = [
+    "ClientBatch",
+    "ClippedSum",
+    "ClippingEngine",
+    "PerSampleLoss",
+    "SlowPathWarning",
+    "cross_entropy",
+    "reference_clipped_sum",
+    "sample_weights",
+]

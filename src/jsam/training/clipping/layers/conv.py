@@ -1,0 +1,69 @@
+"""Conv2d: a sum of outer products of output gradients and unfolded input patches."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from jsam.training.clipping.layers.base import Call
+from jsam.training.clipping.layers.product import ProductRule
+from jsam.training.clipping.patches import ConvShape, pad, unfold
+from jsam.training.clipping.workspace import Workspace
+
+
+class ConvRule(ProductRule):
+    """nn.Conv2d with any stride, dilation, padding and groups."""
+
+    def __init__(self, name: str, module: nn.Conv2d, workspace: Workspace) -> None:
+        super().__init__(name, module, workspace)
+        self.shape = ConvShape.of(module)
+        self.rows, self.groups = module.out_channels, module.groups
+        self.width, self.steps = self.shape.columns, self.shape.steps
+        self.transposed = not self.shape.channels_last
+        self._weight_shape = module.weight.shape
+
+    def positions(self, call: Call) -> int:
+        return call.grad_outputs.shape[2] * call.grad_outputs.shape[3]
+
+    def scratch_floats(self, call: Call) -> int:
+        return self.shape.scratch(self._map(call))
+
+    def left(self, call: Call, start: int, stop: int) -> Tensor:
+        flat = call.grad_outputs[start:stop].flatten(2)
+        return flat if self.groups == 1 else flat.reshape(-1, self.rows // self.groups, flat.shape[2])
+
+    def right(self, call: Call, start: int, stop: int) -> list[Tensor]:
+        return unfold(call.inputs[start:stop], self.shape, self._map(call), self.workspace)
+
+    def bias_gradient(self, call: Call) -> Tensor:
+        return call.grad_outputs.sum(dim=(2, 3))
+
+    def weighted_weight_gradient(self, call: Call, factors: Tensor) -> Tensor:
+        gradient: Tensor = torch.ops.aten.convolution_backward(
+            call.grad_outputs * factors[:, None, None, None],
+            pad(call.inputs, self.shape),
+            factors.new_empty(1).expand(self._weight_shape),
+            None,
+            self.shape.stride,
+            (0, 0),
+            self.shape.dilation,
+            False,
+            (0, 0),
+            self.groups,
+            (False, True, False),
+        )[1]
+        pieces = self.shape.from_weight(gradient)
+        if self.transposed:
+            pieces = pieces.view(self.steps, self.groups, -1, self.width).transpose(2, 3)
+        return pieces.reshape(self.steps, -1)
+
+    def _map(self, call: Call) -> tuple[int, int]:
+        height, width = call.grad_outputs.shape[2:]
+        return height, width
+
+    def _shaped(self, key: str, total: Tensor) -> Tensor:
+        if key == "bias":
+            return super()._shaped(key, total)
+        if self.transposed:
+            total = total.view(self.steps, self.groups, self.width, -1).transpose(2, 3)
+        return self.shape.to_weight(total.reshape(self.steps, self.rows, self.width))

@@ -1,0 +1,86 @@
+"""Linear layers: a rank-one gradient an example for plain vectors, a sum of outer products for sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from jsam.training.clipping.layers.base import BlockFloats, Call, row_norms
+from jsam.training.clipping.layers.product import ProductRule
+from jsam.training.clipping.workspace import Workspace
+
+
+class LinearRule(ProductRule):
+    """nn.Linear on inputs (n, ..., features)."""
+
+    _single: Call | None = None
+
+    def __init__(self, name: str, module: nn.Linear, workspace: Workspace) -> None:
+        super().__init__(name, module, workspace)
+        self.rows, self.width = module.out_features, module.in_features
+
+    def positions(self, call: Call) -> int:
+        return call.inputs.numel() // (call.inputs.shape[0] * self.width)
+
+    def left(self, call: Call, start: int, stop: int) -> Tensor:
+        block = call.grad_outputs[start:stop]
+        return block.reshape(stop - start, -1, self.rows).transpose(1, 2)
+
+    def right(self, call: Call, start: int, stop: int) -> list[Tensor]:
+        block = call.inputs[start:stop]
+        return [block.reshape(stop - start, -1, self.width)]
+
+    def scratch_floats(self, call: Call) -> int:
+        return 0
+
+    def bias_gradient(self, call: Call) -> Tensor:
+        return call.grad_outputs.reshape(call.grad_outputs.shape[0], -1, self.rows).sum(dim=1)
+
+    def weighted_weight_gradient(self, call: Call, factors: Tensor) -> Tensor:
+        left = call.grad_outputs.reshape(factors.shape[0], -1, self.rows) * factors[:, None, None]
+        return left.view(-1, self.rows).t().mm(call.inputs.reshape(-1, self.width)).view(1, -1)
+
+    def _is_single(self, calls: Sequence[Call]) -> bool:
+        return len(calls) == 1 and self.positions(calls[0]) == 1
+
+    def columns(self, calls: Sequence[Call]) -> int:
+        return 1 if self._is_single(calls) else super().columns(calls)
+
+    def block_floats(self, calls: Sequence[Call]) -> BlockFloats:
+        return BlockFloats() if self._is_single(calls) else super().block_floats(calls)
+
+    def open(self, calls: Sequence[Call], parts: Tensor) -> None:
+        if not self._is_single(calls):
+            super().open(calls, parts)
+            return
+        n = parts.shape[0]
+        call = Call(calls[0].inputs.reshape(n, self.width), calls[0].grad_outputs.reshape(n, self.rows))
+        # ‖g aᵀ‖² + ‖g‖² = ‖g‖² (‖a‖² + 1)
+        norms = row_norms(call.grad_outputs)
+        if self.trains("weight"):
+            inputs = row_norms(call.inputs)
+            norms = norms * (torch.hypot(inputs, torch.ones_like(inputs)) if self.trains("bias") else inputs)
+        parts[:, 0] = norms
+        self._single = call
+
+    def fill_norms(self, start: int, stop: int) -> None:
+        if self._single is None:
+            super().fill_norms(start, stop)
+
+    def add(self, start: int, stop: int, factors: Tensor) -> None:
+        if self._single is None:
+            super().add(start, stop, factors)
+
+    def finish(self, factors: Tensor) -> None:
+        if self._single is None:
+            super().finish(factors)
+            return
+        scaled = self._single.grad_outputs * factors[:, None]
+        if self.trains("weight"):
+            total = self._sum("weight", self.rows * self.width, factors).view(self.rows, self.width)
+            total.addmm_(scaled.t(), self._single.inputs)
+        if self.trains("bias"):
+            self._sum("bias", self.rows, factors).add_(scaled.sum(dim=0))
+        self._single = None

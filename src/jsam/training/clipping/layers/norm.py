@@ -1,0 +1,86 @@
+"""GroupNorm and LayerNorm: the affine gradients are small, so each example's is simply formed and kept."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, add_weighted, row_norms
+from jsam.training.clipping.workspace import Workspace
+
+
+class AffineRule(LayerRule):
+    """Scale gradient Σ g·x̂ and shift gradient Σ g, over everything the parameters are shared by."""
+
+    _kept: dict[str, Tensor]
+
+    @abstractmethod
+    def normalised(self, inputs: Tensor) -> Tensor:
+        """x̂, the input before scale and shift."""
+
+    @abstractmethod
+    def pooled(self, values: Tensor) -> Tensor:
+        """Sums over shared positions: (n, parameter entries)."""
+
+    def columns(self, calls: Sequence[Call]) -> int:
+        return len(self.parameters)
+
+    def block_floats(self, calls: Sequence[Call]) -> BlockFloats:
+        return BlockFloats()
+
+    def open(self, calls: Sequence[Call], parts: Tensor) -> None:
+        self._kept = {}
+        for call in calls:
+            for key in self.parameters:
+                values = call.grad_outputs
+                if key == "weight":
+                    values = values * self.normalised(call.inputs)
+                gradient = self.pooled(values)
+                self._kept[key] = self._kept[key] + gradient if key in self._kept else gradient
+        for column, gradient in enumerate(self._kept.values()):
+            parts[:, column] = row_norms(gradient)
+
+    def fill_norms(self, start: int, stop: int) -> None:
+        pass
+
+    def add(self, start: int, stop: int, factors: Tensor) -> None:
+        pass
+
+    def finish(self, factors: Tensor) -> None:
+        for key, gradient in self._kept.items():
+            add_weighted(self._sum(key, gradient.shape[1], factors), gradient, factors)
+        self._kept = {}
+
+
+class GroupNormRule(AffineRule):
+    """nn.GroupNorm on inputs (n, channels, ...)."""
+
+    def __init__(self, name: str, module: nn.GroupNorm, workspace: Workspace) -> None:
+        super().__init__(name, module, workspace)
+        self._groups, self._eps = module.num_groups, module.eps
+
+    def normalised(self, inputs: Tensor) -> Tensor:
+        return functional.group_norm(inputs, self._groups, eps=self._eps)
+
+    def pooled(self, values: Tensor) -> Tensor:
+        return values.flatten(2).sum(dim=2) if values.dim() > 2 else values
+
+
+class LayerNormRule(AffineRule):
+    """nn.LayerNorm on inputs (n, ..., normalised dimensions)."""
+
+    def __init__(self, name: str, module: nn.LayerNorm, workspace: Workspace) -> None:
+        super().__init__(name, module, workspace)
+        self._shape, self._eps = list(module.normalized_shape), module.eps
+
+    def normalised(self, inputs: Tensor) -> Tensor:
+        return functional.layer_norm(inputs, self._shape, eps=self._eps)
+
+    def pooled(self, values: Tensor) -> Tensor:
+        size = 1
+        for length in self._shape:
+            size *= length
+        return values.reshape(values.shape[0], -1, size).sum(dim=1)

@@ -1,0 +1,40 @@
+"""A round as one batch: the weight of each example when clients' samples are concatenated (docs/theory.md §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from jsam.errors import InputError
+
+
+def sample_weights(
+    sizes: Sequence[int],
+    multiplicities: Sequence[int],
+    per_round: int,
+    *,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """m_k / (K M_k) for every sample of every distinct client of the round, client after client.
+
+    A client drawn m times is listed once: its samples are computed once and weigh m times as much. Weights are rounded
+    to fp32, then nudged so that a client's share never exceeds m_k / K.
+    """
+    if len(sizes) != len(multiplicities):
+        raise InputError(f"sizes and multiplicities differ in length: {len(sizes)} and {len(multiplicities)}")
+    if not sizes:
+        raise InputError("sizes is empty: a round needs at least one client")
+    if min(sizes) < 1:
+        raise InputError(f"sizes has {min(sizes)}: every client needs at least one sample")
+    if min(multiplicities) < 1:
+        raise InputError(f"multiplicities has {min(multiplicities)}: list only clients drawn at least once")
+    if per_round < sum(multiplicities):
+        raise InputError(f"per_round is {per_round}, below the {sum(multiplicities)} draws listed")
+    shares = [draws / (per_round * size) for size, draws in zip(sizes, multiplicities, strict=True)]
+    exact = torch.tensor(shares, dtype=torch.float64)
+    rounded = exact.float()
+    down = torch.nextafter(rounded, torch.zeros_like(rounded))
+    weights = torch.where(rounded.double() > exact, down, rounded).to(device)
+    return weights.repeat_interleave(torch.tensor(list(sizes), device=device), output_size=sum(sizes))

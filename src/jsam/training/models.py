@@ -1,0 +1,65 @@
+"""The paper's two convolutional networks, and a small one for scikit-learn's digits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from jsam.errors import InputError
+
+
+def _mnist() -> nn.Module:
+    """26,010 parameters, inputs (n, 1, 28, 28)."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, kernel_size=8, stride=2, padding=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2, stride=1),
+        nn.Conv2d(16, 32, kernel_size=4, stride=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2, stride=1),
+        nn.Flatten(),
+        nn.Linear(512, 32),
+        nn.ReLU(),
+        nn.Linear(32, 10),
+    )
+
+
+def _cifar10() -> nn.Module:
+    """550,570 parameters, inputs (n, 3, 32, 32)."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for width in (32, 64, 128):
+        layers += [nn.Conv2d(channels, width, kernel_size=3, padding=1), nn.Tanh()]
+        layers += [nn.Conv2d(width, width, kernel_size=3, padding=1), nn.Tanh()]
+        layers += [nn.MaxPool2d(2)]
+        channels = width
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(2048, 128), nn.Tanh(), nn.Linear(128, 10))
+
+
+def _digits() -> nn.Module:
+    """Inputs (n, 1, 8, 8)."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, kernel_size=3, padding=1),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(256, 32),
+        nn.Tanh(),
+        nn.Linear(32, 10),
+    )
+
+
+_BUILDERS: dict[str, Callable[[], nn.Module]] = {"mnist": _mnist, "cifar10": _cifar10, "digits": _digits}
+
+MODEL_NAMES: tuple[str, ...] = tuple(_BUILDERS)
+
+
+def build_model(name: str, seed: int) -> nn.Module:
+    """A freshly initialised model; the same name and seed give the same weights, whatever was drawn before."""
+    if name not in _BUILDERS:
+        raise InputError(f"model {name!r} is unknown; choose one of {', '.join(MODEL_NAMES)}")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return _BUILDERS[name]()

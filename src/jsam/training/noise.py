@@ -1,0 +1,44 @@
+"""The noise of a round: one draw for all clients of it, with the variance that their releases add up to.
+
+A sum of independent Gaussians is one Gaussian (docs/theory.md §8), so the simulator draws the sum itself. What the
+server sees, the mean update, has the same distribution as if each client had added its own; the ledger records each
+client's release, at its own scale, and those are what accountants judge. The draw is a function of (seed, round), so a
+round repeated on resume repeats its very releases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from jsam.privacy import Release, derived_seed, generator
+
+
+def combined_std(releases: Sequence[Release], update_weights: Sequence[float], per_round: int) -> float:
+    """The standard deviation on the mean update: sqrt(Σ (m w s)²)/K for releases of std s, weights w and m draws.
+
+    It is computed from the very records that go into the ledger, so the noise and its record cannot disagree.
+    """
+    shares = (
+        release.multiplicity * weight * release.noise_std
+        for release, weight in zip(releases, update_weights, strict=True)
+    )
+    return math.hypot(*shares) / per_round
+
+
+def round_noise(std: float, size: int, *, seed: int, index: int, device: torch.device) -> Tensor:
+    """The noise of round `index`: `size` independent draws of N(0, std²) in fp32, the scale rounded up."""
+    scale = np.float32(std)
+    if scale < std:
+        scale = np.nextafter(scale, np.float32(np.inf))
+    if device.type == "cuda":
+        # Philox takes all 63 bits; torch's CPU generator would keep 32 of them, so numpy's is used there.
+        source = torch.Generator(device=device).manual_seed(derived_seed(seed, "noise", round=index))
+        return torch.randn(size, generator=source, device=device, dtype=torch.float32).mul_(float(scale))
+    draws = generator(seed, "noise", round=index).standard_normal(size, dtype=np.float32)
+    draws *= scale
+    return torch.from_numpy(draws).to(device)

@@ -1,0 +1,9 @@
+"""Deal a training set out to clients, and look at the result."""
+
+from __future__ import annotations
+
+from jsam.training.partition.plot import plot_partition
+from jsam.training.partition.result import Partition
+from jsam.training.partition.schemes import SCHEMES, Scheme, partition
+
+__all__ = ["SCHEMES", "Partition", "Scheme", "partition", "plot_partition"]

@@ -1,0 +1,41 @@
+"""The label-by-client heat map of `--plot`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsam.errors import InputError, NotSupportedError
+from jsam.training.partition.result import IndexArray, Partition
+
+__all__ = ["plot_partition"]
+
+
+def plot_partition(
+    partition: Partition, targets: IndexArray, path: Path | str, *, num_classes: int | None = None
+) -> None:
+    """Write a picture of how many samples of each label each client holds; the file's ending sets the format."""
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError:
+        raise NotSupportedError("a plot of the partition needs matplotlib: pip install matplotlib") from None
+    counts = partition.label_counts(targets, num_classes)
+    num_clients, classes = counts.shape
+    # A Figure of its own and not pyplot's: no window system and no state shared with the caller's plots.
+    figure = Figure(
+        figsize=(min(14.0, max(5.0, 2.5 + 0.09 * num_clients)), min(9.0, 1.6 + 0.28 * classes)), layout="constrained"
+    )
+    axes = figure.add_subplot()
+    image = axes.imshow(counts.T, aspect="auto", origin="lower", cmap="viridis", interpolation="nearest", vmin=0)
+    axes.set_xlabel("client")
+    axes.set_ylabel("label")
+    axes.yaxis.set_major_locator(MaxNLocator(min(classes, 20), integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
+    sizes = partition.sizes
+    spread = f"{sizes[0]} samples each" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)} samples each"
+    axes.set_title(f"{partition.description}: {num_clients} clients, {spread} (seed {partition.seed})", fontsize=10)
+    figure.colorbar(image, ax=axes, label="samples", pad=0.02)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InputError(f"plot {path}: cannot be written ({' '.join(str(error).split())})") from error

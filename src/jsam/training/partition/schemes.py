@@ -1,0 +1,130 @@
+"""One verb, `partition`, for all ways to deal a training set out to clients."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jsam.errors import InputError
+from jsam.training.partition.dirichlet import split_dirichlet_equal, split_dirichlet_free
+from jsam.training.partition.result import IndexArray, Partition
+from jsam.training.partition.two_stage import split_two_stage
+
+__all__ = ["SCHEMES", "Scheme", "partition"]
+
+Scheme = Literal["similarity", "dirichlet", "writer", "iid"]
+SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
+
+# Keeps these draws apart from every other use of the same seed.
+_PURPOSE = 0x70617274
+
+
+def partition(
+    targets: ArrayLike,
+    *,
+    num_clients: int | None = None,
+    scheme: Scheme = "similarity",
+    seed: int,
+    similarity: float | None = None,
+    blocks: bool = False,
+    alpha: float | None = None,
+    min_size: int | None = None,
+    writers: ArrayLike | None = None,
+) -> Partition:
+    """Deal samples out to clients. It looks at labels and seed only, never at what the clients report.
+
+    - "similarity": the paper's split. `similarity` percent of each client's samples are uniform, the rest are two
+      single-class pieces; with `blocks`, one contiguous block of the label-sorted rest. Equal sizes.
+    - "dirichlet": label mixes from Dirichlet(`alpha`), equal sizes; with `min_size`, sizes vary above it.
+    - "writer": a client is a person, `writers` says whose each sample is; all of them, or `num_clients` drawn.
+    - "iid": equal sizes at random.
+
+    Equal sizes leave out at random what does not divide evenly; otherwise every sample is used exactly once.
+    """
+    labels = _checked_labels(targets)
+    if scheme not in SCHEMES:
+        raise InputError(f"scheme is {scheme!r}, must be one of {', '.join(SCHEMES)}")
+    given = {
+        "similarity": similarity is not None or blocks,
+        "dirichlet": alpha is not None or min_size is not None,
+        "writer": writers is not None,
+    }
+    stray = next((other for other, present in given.items() if present and other != scheme), None)
+    if stray is not None:
+        raise InputError(f"scheme is {scheme!r} but an option of scheme {stray!r} is given; must be left out")
+    if seed < 0:
+        raise InputError(f"seed is {seed}, must be 0 or more")
+    rng = np.random.default_rng([_PURPOSE, seed])
+    description: str = scheme
+    if scheme == "writer":
+        indices = _by_writer(len(labels), num_clients, writers, rng)
+    elif scheme == "dirichlet":
+        num_clients, alpha = _checked_clients(num_clients, len(labels)), _checked_alpha(alpha)
+        description = f"dirichlet, alpha {alpha:g}"
+        if min_size is None:
+            indices = split_dirichlet_equal(labels, num_clients, alpha, rng)
+        else:
+            min_size = _checked_min_size(min_size, len(labels) // num_clients)
+            indices = split_dirichlet_free(labels, num_clients, alpha, min_size, rng)
+    else:
+        num_clients = _checked_clients(num_clients, len(labels))
+        percent = _checked_similarity(similarity) if scheme == "similarity" else 100.0
+        if scheme == "similarity":
+            description = f"similarity {percent:g}%{', blocks' if blocks else ''}"
+        indices = split_two_stage(labels, num_clients, percent, blocks, rng).indices
+    return Partition(
+        indices=tuple(np.sort(held) for held in indices),
+        num_samples=len(labels),
+        description=description,
+        seed=seed,
+    )
+
+
+def _by_writer(
+    num_samples: int, num_clients: int | None, writers: ArrayLike | None, rng: np.random.Generator
+) -> tuple[IndexArray, ...]:
+    if writers is None:
+        raise InputError("writers is missing, must say for each sample who wrote it (load_writers() has MNIST's)")
+    names = np.asarray(writers)
+    if names.shape != (num_samples,):
+        raise InputError(f"writers has shape {names.shape}, must be ({num_samples},): one writer a target")
+    distinct, person = np.unique(names, return_inverse=True)
+    # In random order even when all are taken: NIST's numbers tell census workers from pupils.
+    chosen = rng.permutation(len(distinct))[: _checked_clients(num_clients or len(distinct), len(distinct), "writers")]
+    return tuple(np.flatnonzero(person == one) for one in chosen)
+
+
+def _checked_labels(targets: ArrayLike) -> IndexArray:
+    labels = np.asarray(targets)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) == 0:
+        raise InputError(f"targets are {labels.dtype} of shape {labels.shape}, must be a row of whole-number labels")
+    if labels.min() < 0:
+        raise InputError(f"targets reach down to {labels.min()}, must be 0 or more")
+    return labels.astype(np.int64)
+
+
+def _checked_clients(num_clients: int | None, most: int, of_what: str = "samples") -> int:
+    if num_clients is None or not 1 <= num_clients <= most:
+        raise InputError(f"num_clients is {num_clients}, must be 1 to {most}, the number of {of_what}")
+    return num_clients
+
+
+def _checked_similarity(similarity: float | None) -> float:
+    if similarity is None or not 0.0 <= similarity <= 100.0:
+        raise InputError(f"similarity is {similarity}, must be a percentage from 0 to 100")
+    return float(similarity)
+
+
+def _checked_alpha(alpha: float | None) -> float:
+    if alpha is None or not (math.isfinite(alpha) and alpha > 0.0):
+        raise InputError(f"alpha is {alpha}, must be a number above 0")
+    return float(alpha)
+
+
+def _checked_min_size(min_size: int, most: int) -> int:
+    if not 1 <= min_size <= most:
+        raise InputError(f"min_size is {min_size}, must be 1 to {most}, the size of equal shares")
+    return min_size

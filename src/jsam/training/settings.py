@@ -1,0 +1,86 @@
+"""How to train, apart from what and for whom: rounds, step, clipping and the privacy rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from jsam.errors import InputError
+from jsam.privacy import Adjacency, noise_rule
+from jsam.privacy.gaussian import checked_delta
+
+LEARNING_RATE_SCHEDULES = ("constant", "cosine", "step", "inverse-sqrt")
+_STEPS, _STEP_FACTOR = (0.5, 0.75), 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """Everything here is fixed before the first round and stored with the run.
+
+    The update is w ← w − lr · v with v ← momentum · v + noisy mean gradient; momentum and the learning-rate schedule
+    only process what was released, so they cost no privacy.
+    """
+
+    rounds: int = 100
+    per_round: int = 10
+    clip_norm: float = 1.0
+    learning_rate: float = 0.1
+    learning_rate_schedule: str = "constant"
+    momentum: float = 0.0
+    delta: float = 1e-5
+    noise: str = "exact"
+    c2: float | None = None
+    adjacency: str = Adjacency.ADD_REMOVE.value
+    seed: int = 0
+    evaluate_every: int = 10
+    checkpoint_every: int = 20
+    device: str = "cpu"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "per_round", "evaluate_every", "checkpoint_every"):
+            _at_least_one(name, getattr(self, name))
+        if self.threads is not None:
+            _at_least_one("threads", self.threads)
+        for name in ("clip_norm", "learning_rate"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"{name} is {value:g}; it must be a finite number above 0")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"momentum is {self.momentum:g}; it must be at least 0 and below 1")
+        if self.learning_rate_schedule not in LEARNING_RATE_SCHEDULES:
+            allowed = ", ".join(LEARNING_RATE_SCHEDULES)
+            raise InputError(f"learning_rate_schedule is {self.learning_rate_schedule!r}; it must be one of: {allowed}")
+        checked_delta(self.delta)
+        noise_rule(self.noise, self.c2)
+        object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency).value)
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed is {self.seed}; it must be a whole number from 0 to 2**63 - 1")
+
+    def learning_rate_at(self, index: int) -> float:
+        """The step of round `index`, counted from 0."""
+        if self.learning_rate_schedule == "cosine":
+            return self.learning_rate * 0.5 * (1 + math.cos(math.pi * index / self.rounds))
+        if self.learning_rate_schedule == "step":
+            return self.learning_rate * _STEP_FACTOR ** sum(index >= share * self.rounds for share in _STEPS)
+        if self.learning_rate_schedule == "inverse-sqrt":
+            return self.learning_rate / math.sqrt(index + 1)
+        return self.learning_rate
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> TrainingSettings:
+        names = {field.name for field in fields(cls)}
+        if stored.keys() != names:
+            odd = sorted(stored.keys() ^ names)
+            raise InputError(f"stored settings do not match this version's: {', '.join(odd)}")
+        return cls(**stored)
+
+
+def _at_least_one(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} is {value}; it must be a whole number of at least 1")

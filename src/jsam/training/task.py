@@ -1,0 +1,112 @@
+"""What is learned from whom: a data set, dealt out to clients, and a model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jsam.errors import InputError
+from jsam.privacy import derived_seed
+from jsam.training.data import Dataset, load_dataset, load_writers
+from jsam.training.partition import Partition, Scheme, partition
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from jsam.training.clipping import PerSampleLoss
+
+_SAMPLED_ROWS = 1024
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """Data, partition and a freshly initialised model, which training changes in place.
+
+    `loss` maps (outputs, targets) to one loss an example; None is cross entropy. A task made from a `TaskSpec` can be
+    rebuilt by `jsam resume`; one of your own is handed to `resume` again.
+    """
+
+    dataset: Dataset
+    partition: Partition
+    model: nn.Module
+    loss: PerSampleLoss | None = None
+    spec: TaskSpec | None = None
+
+    def __post_init__(self) -> None:
+        if self.partition.num_samples != self.dataset.num_train:
+            raise InputError(
+                f"the partition deals out {self.partition.num_samples} samples; data set {self.dataset.name} has "
+                f"{self.dataset.num_train} to train on"
+            )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Enough to notice other data, another partition or another model; not a checksum of every pixel."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(np.ascontiguousarray(self.dataset.train_targets).tobytes())
+        step = max(1, self.dataset.num_train // _SAMPLED_ROWS)
+        digest.update(np.ascontiguousarray(self.dataset.train_inputs[::step]).tobytes())
+        for held in self.partition.indices:
+            digest.update(np.ascontiguousarray(held).tobytes() + b"|")
+        for name, value in self.model.state_dict().items():
+            digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+        return {
+            "dataset": self.dataset.name,
+            "partition": self.partition.description,
+            "num_clients": self.partition.num_clients,
+            "num_samples": sum(self.partition.sizes),
+            "parameters": sum(value.numel() for value in self.model.parameters() if value.requires_grad),
+            "digest": digest.hexdigest(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSpec:
+    """A task by names and numbers, so that a stored run can rebuild it."""
+
+    dataset: str = "mnist"
+    model: str | None = None
+    num_clients: int = 100
+    scheme: Scheme = "similarity"
+    similarity: float | None = None
+    blocks: bool = False
+    alpha: float | None = None
+    min_size: int | None = None
+    seed: int = 0
+
+    def build(self, folder: Path | str | None = None) -> Task:
+        """Load, deal out and initialise; the same spec gives the same task."""
+        from jsam.training.models import build_model
+
+        dataset = load_dataset(self.dataset, folder)
+        split = self.split(dataset, folder)
+        model = build_model(self.model or self.dataset, derived_seed(self.seed, "model"))
+        return Task(dataset=dataset, partition=split, model=model, spec=self)
+
+    def split(self, dataset: Dataset, folder: Path | str | None = None) -> Partition:
+        similarity = 100.0 if self.scheme == "similarity" and self.similarity is None else self.similarity
+        return partition(
+            dataset.train_targets,
+            num_clients=self.num_clients,
+            scheme=self.scheme,
+            seed=self.seed,
+            similarity=similarity,
+            blocks=self.blocks,
+            alpha=self.alpha,
+            min_size=self.min_size,
+            writers=load_writers(folder).train_writers if self.scheme == "writer" else None,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> TaskSpec:
+        try:
+            return cls(**stored)
+        except TypeError as error:
+            raise InputError(f"the stored task does not match this version's: {error}") from error

@@ -1,0 +1,252 @@
+"""The commands about training, end to end on the small digits: what they write, what they say, how they fail."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsam.cli import main
+from tests.conftest import require
+
+if not TYPE_CHECKING:
+    require("torch", extra="train")
+    require("sklearn", extra="train")
+    require("dp_accounting", extra="train")
+
+SMALL = ["--dataset", "digits", "--clients", "10", "--rounds", "6", "--per-round", "3", "--threads", "1"]
+ECONOMY = ["--loss-weight", "60", "--max-epsilon", "10"]
+FILES = {
+    "audit.json", "checkpoint.pt", "config.json", "contract.json", "ledger.jsonl", "metrics.jsonl", "model.pt",
+    "report.html", "schedule.jsonl", "summary.json",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    assert main(["simulate", *SMALL, *ECONOMY, "--output", str(folder)]) == 0
+    return folder
+
+
+def test_simulate_writes_the_whole_folder_and_says_how_it_went(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", *SMALL, *ECONOMY, "--mechanism", "usbm", "--output", str(tmp_path / "run")]) == 0
+    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
+    said = capsys.readouterr()
+    assert "test accuracy" in said.out
+    assert "no contract was overspent: 10 clients" in said.out
+    assert "round 6 of 6" in said.err
+
+
+def test_report_recomputes_the_spending_and_agrees(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(finished), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kept"] is True
+    assert len(found["clients"]) == 10
+    assert all(client["spent"] <= client["bought"] for client in found["clients"])
+    assert main(["report", str(finished)]) == 0
+    assert "no contract was overspent" in capsys.readouterr().out
+    assert main(["report", str(finished), "--format", "csv"]) == 0
+    assert capsys.readouterr().out.startswith("id,bought,spent,second_opinion")
+
+
+def test_report_fails_loudly_if_a_client_is_over_its_contract(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    path = tmp_path / "run" / "ledger.jsonl"
+    head, first, *rest = path.read_text().splitlines()
+    record = json.loads(first)
+    record["noise_std"] /= 2
+    path.write_text("\n".join([head, json.dumps(record, separators=(",", ":")), *rest, ""]))
+    assert main(["report", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr()
+    assert "OVER" in said.out
+    assert f"client {record['client']}: sold" in said.err
+    assert "OVER their contract" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_resume_finishes_a_stopped_run_to_the_same_files(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from jsam.cli.running import RoundProgress
+
+    seen = RoundProgress.__call__
+
+    def stop(self: RoundProgress, record: dict[str, Any]) -> None:
+        seen(self, record)
+        if record["round"] == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RoundProgress, "__call__", stop)
+    folder = tmp_path / "run"
+    assert main(["simulate", *SMALL, *ECONOMY, "--checkpoint-every", "20", "--output", str(folder)]) == 130
+    assert f"jsam resume {folder}" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert main(["resume", str(folder)]) == 0
+    for name in FILES - {"report.html"}:
+        assert (folder / name).read_bytes() == (finished / name).read_bytes(), name
+    assert main(["resume", str(folder)]) == 0
+    assert "is complete" in capsys.readouterr().err
+
+
+def test_a_contract_file_is_trained_as_it_stands(tmp_path: Path, finished: Path) -> None:
+    contract = str(finished / "contract.json")
+    assert main(["simulate", *SMALL, "--contract", contract, "--output", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "contract.json").read_bytes() == (finished / "contract.json").read_bytes()
+    assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == (finished / "ledger.jsonl").read_bytes()
+
+
+def test_tensorboard_files_are_written_if_asked_for(tmp_path: Path) -> None:
+    require("tensorboard", extra="train")
+    assert main(["simulate", *SMALL, *ECONOMY, "--tensorboard", "--output", str(tmp_path / "run")]) == 0
+    assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([*ECONOMY, "--clip-norm", "0"], "clip_norm is 0"),
+        ([*ECONOMY, "--per-round", "0"], "per_round is 0"),
+        ([*ECONOMY, "--delta", "2"], "delta is 2"),
+        ([*ECONOMY, "--device", "cuda:9"], "cuda:9"),
+        ([*ECONOMY, "--device", "abacus"], "abacus"),
+        ([*ECONOMY, "--noise", "lemma1"], "without c2"),
+        ([*ECONOMY, "--dataset", "imagenet"], "data set 'imagenet' is unknown"),
+        ([*ECONOMY, "--clients", "0"], "--clients is 0"),
+        ([*ECONOMY, "--clients", "nobody.csv"], "cannot read nobody.csv"),
+        ([*ECONOMY, "--scheme", "dirichlet"], "alpha"),
+        ([*ECONOMY, "--model", "transformer"], "model 'transformer' is unknown"),
+        ([], "--loss-weight"),
+        (["--contract", "nothing.json"], "nothing.json cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert main(["simulate", *SMALL, *options, "--output", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    errors = [line for line in said.splitlines() if line.startswith("jsam: error:")]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert "Traceback" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_with_a_wrong_checksum_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from jsam.training.data.catalogue import MNIST
+
+    folder = tmp_path / "data" / MNIST.folder
+    folder.mkdir(parents=True)
+    for raw in MNIST.files:
+        (folder / raw.name).write_bytes(b"\0" * raw.size)
+    monkeypatch.setenv("JSAM_DATA_DIR", str(tmp_path / "data"))
+    options = ["--dataset", "mnist", "--clients", "10", "--rounds", "2", *ECONOMY]
+    assert main(["simulate", *options, "--output", str(tmp_path / "run")]) == 2
+    assert "train-images-idx3-ubyte" in capsys.readouterr().err
+
+
+def test_warnings_are_lines_and_the_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *SMALL, *ECONOMY, "--delta", "0.1", "--output", str(tmp_path / "a")]) == 0
+    assert "warning: delta is 0.1, not below 1/150" in capsys.readouterr().err
+    poor = ["--loss-weight", "0.001", "--max-epsilon", "10"]
+    assert main(["simulate", *SMALL, *poor, "--output", str(tmp_path / "b")]) == 0
+    assert "warning: the budget is too small to train on" in capsys.readouterr().err
+
+
+def test_lemma1_is_done_as_asked_and_said_to_overspend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [*SMALL, *ECONOMY, "--noise", "lemma1", "--c2", "0.1"]
+    assert main(["simulate", *options, "--output", str(tmp_path / "run")]) == 0
+    assert "OVER their contract" in capsys.readouterr().out
+    assert main(["report", str(tmp_path / "run")]) == 1
+
+
+def test_report_and_resume_of_what_is_no_run_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("report", "resume"):
+        assert main([command, str(tmp_path)]) == 2
+        assert "is not a run folder" in capsys.readouterr().err
+
+
+def test_calibrate_prints_the_documented_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "--epsilon", "1", "--delta", "1e-5", "--participations", "100"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = {
+        "noise_multiplier": pytest.approx(37.306, rel=1e-4),
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "participations": 100,
+        "noise": "exact",
+        "adjacency": "add-remove",
+    }
+    assert found == expected
+    twice = ["calibrate", "--epsilon", "1", "--participations", "100", "--adjacency", "replace"]
+    assert main(twice) == 0
+    assert json.loads(capsys.readouterr().out)["noise_multiplier"] == pytest.approx(2 * 37.306, rel=1e-4)
+    assert main(["calibrate", "--epsilon", "1", "--noise", "lemma1", "--c2", "0.1"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["exact_epsilon"] > 1
+    assert "above the 1 asked for" in said.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--epsilon", "0"], "--epsilon is 0"),
+        (["--epsilon", "1", "--participations", "0"], "--participations is 0"),
+        (["--epsilon", "1", "--delta", "1"], "delta is 1"),
+        (["--epsilon", "1", "--c2", "1"], "only noise 'lemma1' takes it"),
+    ],
+)
+def test_calibrate_refuses_bad_input(capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
+    assert main(["calibrate", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_data_list_and_partition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "list", "--format", "json"]) == 0
+    states = {row["name"]: row["state"] for row in json.loads(capsys.readouterr().out)["datasets"]}
+    assert states["digits"] == "embedded"
+    options = ["digits", "--clients", "10", "--similarity", "0", "--seed", "4"]
+    picture = tmp_path / "p.png"
+    assert main(["data", "partition", *options, "--format", "json", "--plot", str(picture)]) == 0
+    dealt = json.loads(capsys.readouterr().out)
+    assert dealt["num_clients"] == len(dealt["clients"]) == 10
+    assert {client["samples"] for client in dealt["clients"]} == {150}
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main(["data", "fetch", "digits"]) == 0
+    assert "embedded in scikit-learn" in capsys.readouterr().out
+
+
+def test_the_demo_tells_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--dataset", "digits", "--rounds", "6", "--output", str(tmp_path / "demo")]
+    assert main(["demo", *options]) == 0
+    told = capsys.readouterr().out
+    for words in ("jsam", "usbm", "NO CONTRACT WAS OVERSPENT", "Who is paid under jsam", "accuracy"):
+        assert words in told
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "no contract was overspent in any run" in page
+    assert (tmp_path / "demo" / "jsam" / "report.html").exists()
+    assert main(["demo", *options]) == 0
+    assert (tmp_path / "demo-2" / "report.html").exists()
+
+
+def test_the_demo_falls_back_to_digits_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from jsam.training.data import MissingDataError
+
+    def offline(name: str) -> None:
+        raise MissingDataError(f"{name}: cannot be fetched; put it by hand into a folder")
+
+    monkeypatch.setattr("jsam.cli.data.fetched", offline)
+    assert main(["demo", "--rounds", "2", "--output", str(tmp_path / "demo")]) == 0
+    said = capsys.readouterr()
+    assert "instead of MNIST" in said.err
+    assert "MNIST could not be had" in " ".join(said.out.split())
