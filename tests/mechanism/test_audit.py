@@ -179,7 +179,7 @@ def test_broken_promises_are_caught_by_the_right_check(mechanism: Any, checks: s
 
 
 def test_the_search_finds_what_the_solver_finds_and_nothing_better() -> None:
-    """With and without a cap on p, whose optimum may lie between corners; else the objective check would mean little."""
+    """With and without a cap on p, whose optimum may lie between corners; else that check would mean little."""
     rng = np.random.default_rng(8)
     for _ in range(3):
         reports = rng.uniform(0.02, 1.0, 5).tolist()

@@ -98,7 +98,8 @@ def test_halved_noise_is_caught_by_either_accountant_and_each_client_named() -> 
     epsilons = np.geomspace(1e-3, 100, 8)
     releases = scaled(train(epsilons), 0.5)
     report = check_contract(releases, epsilons, 1e-5, second_opinion=True)
-    assert not report.kept and len(report.violations) == 8
+    assert not report.kept
+    assert len(report.violations) == 8
     assert report.lines()[0].startswith("8 of 8 clients are OVER their contract (δ = 1e-05, one record added")
     assert [line.split(":")[0] for line in report.lines()[1:]] == [f"client {k}" for k in range(8)]
     for client, spent in spent_epsilons_pld(releases, 1e-5).items():
@@ -118,7 +119,8 @@ def test_the_accountants_agree_over_histories_of_several_multiplicities(delta: f
     epsilons = np.geomspace(1e-4, 1e3, 12)
     releases = train(epsilons, delta=delta, rounds=60)
     exact, other = spent_epsilons(releases, delta), spent_epsilons_pld(releases, delta)
-    assert exact.keys() == other.keys() and len(exact) == 12
+    assert exact.keys() == other.keys()
+    assert len(exact) == 12
     for client in exact:
         assert exact[client] * (1 - 1e-6) <= other[client] <= exact[client] * (1 + 1e-4)
 
@@ -145,7 +147,8 @@ def test_the_second_accountant_computes_equal_histories_once(monkeypatch: pytest
     monkeypatch.setattr(accounting, "_pld_epsilon", counted)
     one = train(np.array([1.0]))
     many = [replace(release, client=f"c{k}") for k in range(20) for release in one]
-    assert len(spent_epsilons_pld(many, 1e-5)) == 20 and len(calls) == 1
+    assert len(spent_epsilons_pld(many, 1e-5)) == 20
+    assert len(calls) == 1
 
 
 def test_several_draws_in_one_round_cost_what_as_many_rounds_cost() -> None:
@@ -203,10 +206,13 @@ def test_taking_part_without_having_sold_anything_is_over() -> None:
 def test_who_was_never_drawn_spent_nothing_and_is_listed() -> None:
     report = check_contract(train(np.array([1.0])), {0: 1.0, 1: 3.0, 2: 0.0}, 1e-5)
     assert [(entry.client, entry.participations) for entry in report.clients] == [(0, 200), (1, 0), (2, 0)]
-    assert report.kept and report.clients[1].spent == 0.0
+    assert report.kept
+    assert report.clients[1].spent == 0.0
     assert report.lines() == [
-        "no contract was overspent: 3 clients "
-        "(δ = 1e-05, one record added, removed or zeroed with M held fixed (sensitivity C/M))"
+        (
+            "no contract was overspent: 3 clients "
+            "(δ = 1e-05, one record added, removed or zeroed with M held fixed (sensitivity C/M))"
+        )
     ]
     assert check_contract([], [1.0], 1e-5, second_opinion=True).kept
 

@@ -39,8 +39,10 @@ def test_lemma1_is_the_papers_formula() -> None:
 def test_replacing_a_record_needs_twice_the_noise_of_adding_one() -> None:
     one, two = (noise_multiplier(1.0, 1e-5, 10, adjacency=kind) for kind in ("add-remove", "replace"))
     assert two == 2 * one
-    assert Adjacency.ADD_REMOVE.factor == 1 and "C/M" in Adjacency.ADD_REMOVE.words
-    assert Adjacency.REPLACE.factor == 2 and "2C/M" in Adjacency.REPLACE.words
+    assert Adjacency.ADD_REMOVE.factor == 1
+    assert "C/M" in Adjacency.ADD_REMOVE.words
+    assert Adjacency.REPLACE.factor == 2
+    assert "2C/M" in Adjacency.REPLACE.words
 
 
 def test_noise_falls_with_epsilon_and_delta_and_grows_with_draws() -> None:

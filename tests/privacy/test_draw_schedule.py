@@ -31,7 +31,8 @@ def test_slots_of_a_round_are_independent_draws_with_replacement() -> None:
 def test_a_client_of_probability_zero_is_never_drawn() -> None:
     p = np.array([0.0, 0.5, 0.0, 0.5, 0.0])
     counts = Schedule.draw(p, rounds=5000, per_round=10, seed=0).participations
-    assert counts[[0, 2, 4]].tolist() == [0, 0, 0] and counts.sum() == 50_000
+    assert counts[[0, 2, 4]].tolist() == [0, 0, 0]
+    assert counts.sum() == 50_000
 
 
 def test_a_client_of_probability_zero_is_not_drawn_at_a_boundary_either(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +79,8 @@ def test_saved_and_loaded_is_the_same(tmp_path: Path) -> None:
     schedule = Schedule.draw([0.2, 0.3, 0.5], rounds=20, per_round=4, seed=2)
     schedule.save(tmp_path / "schedule.jsonl")
     loaded = Schedule.load(tmp_path / "schedule.jsonl")
-    assert loaded.num_clients == 3 and np.array_equal(loaded.draws, schedule.draws)
+    assert loaded.num_clients == 3
+    assert np.array_equal(loaded.draws, schedule.draws)
     assert [path.name for path in tmp_path.iterdir()] == ["schedule.jsonl"]
 
 
@@ -139,7 +141,8 @@ def test_streams_are_repeatable_and_all_different() -> None:
     assert first == again[::-1]
     assert len(set(first)) == len(keys)
     seeds = {derived_seed(s, p, round=r, client=c) for s, p, r, c in keys}
-    assert len(seeds) == len(keys) and all(0 <= seed < 2**63 for seed in seeds)
+    assert len(seeds) == len(keys)
+    assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 def test_neighbouring_streams_are_uncorrelated() -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,7 +45,8 @@ def test_what_is_appended_is_read_back_exactly(path: Path) -> None:
         for round in range(5):
             assert ledger.append(a_round(round)) == 3
         expected = [entry for round in range(5) for entry in a_round(round)]
-        assert list(ledger) == expected and len(ledger) == 15
+        assert list(ledger) == expected
+        assert len(ledger) == 15
     assert list(read_ledger(path)) == expected
     with Ledger(path) as ledger:
         assert list(ledger) == expected
@@ -107,7 +107,8 @@ def test_a_repeated_release_is_recorded_once(path: Path) -> None:
         assert ledger.append(a_round(0)) == 0
     with Ledger(path) as ledger:
         assert ledger.append(a_round(0, clients=4)) == 1
-    assert path.read_bytes().startswith(before) and len(read_ledger(path)) == 4
+    assert path.read_bytes().startswith(before)
+    assert len(read_ledger(path)) == 4
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,8 @@ def test_a_repeat_that_differs_is_refused_by_name_and_writes_nothing(path: Path,
         changed = replace(release(4, "b"), **change)  # type: ignore[arg-type]
         with pytest.raises(InputError, match=f"round 4, client b .* with {next(iter(change))} .* must be identical"):
             ledger.append([release(4, "a"), changed])
-        assert path.read_bytes() == before and len(ledger) == 1
+        assert path.read_bytes() == before
+        assert len(ledger) == 1
 
 
 def test_a_client_twice_in_one_append_is_refused(path: Path) -> None:
@@ -138,7 +140,8 @@ def test_a_client_twice_in_one_append_is_refused(path: Path) -> None:
             ledger.append([release(1), release(1)])
         with pytest.raises(InputError, match="several rounds"):
             ledger.append([release(1), release(2)])
-        assert len(ledger) == 0 and ledger.append([]) == 0
+        assert len(ledger) == 0
+        assert ledger.append([]) == 0
 
 
 def test_damage_before_the_end_is_reported_never_skipped(path: Path) -> None:
@@ -195,7 +198,7 @@ def test_a_closed_ledger_records_nothing(path: Path) -> None:
 
 
 @pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """os.write that takes only `room` more bytes, in small pieces, and then has no space left."""
     state = {"room": 1 << 30}
     real = os.write
@@ -208,7 +211,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
         return written
 
     monkeypatch.setattr(os, "write", write)
-    yield state
+    return state
 
 
 def test_a_full_disk_leaves_the_earlier_records_and_a_usable_ledger(path: Path, full_disk: dict[str, int]) -> None:
@@ -219,7 +222,8 @@ def test_a_full_disk_leaves_the_earlier_records_and_a_usable_ledger(path: Path, 
             full_disk["room"] = room
             with pytest.raises(JsamError, match=r"No space left.*round 1 is not recorded.*3 earlier releases are kept"):
                 ledger.append(a_round(1))
-            assert path.read_bytes() == before and len(ledger) == 3
+            assert path.read_bytes() == before
+            assert len(ledger) == 3
         full_disk["room"] = 1 << 30
         assert ledger.append(a_round(1)) == 3
     assert list(read_ledger(path)) == a_round(0) + a_round(1)
@@ -266,7 +270,8 @@ except JsamError as error:
 def test_the_systems_own_size_limit_ends_in_one_clear_line_with_all_whole_rounds_kept(path: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, check=True)
     rounds = int(ran.stdout.split()[0])
-    assert rounds > 0 and "could not be written (File too large)" in ran.stdout
+    assert rounds > 0
+    assert "could not be written (File too large)" in ran.stdout
     assert {entry.round for entry in read_ledger(path)} == set(range(rounds))
     assert len(read_ledger(path)) == 3 * rounds
 
@@ -309,7 +314,8 @@ def test_a_release_of_several_draws_carries_less_noise_once() -> None:
         adjacency="replace",
         delta=1e-5,
     )
-    assert swapped.sensitivity == 2 * one.sensitivity and swapped.noise_std == 0.01
+    assert swapped.sensitivity == 2 * one.sensitivity
+    assert swapped.noise_std == 0.01
 
 
 def test_numpy_numbers_are_recorded_as_plain_ones(path: Path) -> None:

@@ -29,7 +29,7 @@ NAMES = ("<script>alert(1)</script>", "b&c", 'd"e', "f", "g", "h")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pages") / "run"
-    run(path, contract=dataclasses.replace(small_contract(), ids=NAMES))
+    run(path, contract=dataclasses.replace(small_contract(), names=NAMES))
     settle(path, second_opinion=False)
     write_run_page(path)
     return path

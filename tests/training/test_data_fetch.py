@@ -78,7 +78,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
             self.wfile.write(content[start : start + tear])
             self.close_connection = True
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -136,9 +136,11 @@ class TestDownload:
         site.files["big"], site.tears = IMAGES, [100_000, 50_000]
         seen: list[Progress] = []
         download(site.url + "big", tmp_path / "big", progress=seen.append)
-        assert (tmp_path / "big").read_bytes() == IMAGES and _files(tmp_path) == {"big"}
+        assert (tmp_path / "big").read_bytes() == IMAGES
+        assert _files(tmp_path) == {"big"}
         assert [asked for _, asked in site.requests] == ["", "bytes=100000-", "bytes=150000-"]
-        assert all(step.total == len(IMAGES) for step in seen) and seen[-1].done == len(IMAGES)
+        assert all(step.total == len(IMAGES) for step in seen)
+        assert seen[-1].done == len(IMAGES)
         assert [step.done for step in seen] == sorted(step.done for step in seen)
 
     def test_a_part_left_by_an_earlier_run_is_not_fetched_again(self, site: Site, tmp_path: Path) -> None:
@@ -152,7 +154,8 @@ class TestDownload:
         site.files["big"] = IMAGES
         (tmp_path / "big.part").write_bytes(IMAGES)
         download(site.url + "big", tmp_path / "big", progress=_silent)
-        assert (tmp_path / "big").read_bytes() == IMAGES and len(site.requests) == 1
+        assert (tmp_path / "big").read_bytes() == IMAGES
+        assert len(site.requests) == 1
 
     def test_a_part_longer_than_the_file_is_thrown_away(self, site: Site, tmp_path: Path) -> None:
         site.files["big"] = IMAGES
@@ -200,7 +203,8 @@ class TestFetch:
     ) -> None:
         fetch_spec(_spec(packed.url), [tmp_path / "cache"])
         result = fetch_spec(_spec(NOWHERE), [tmp_path / "own", tmp_path / "cache"])
-        assert result.folder == tmp_path / "cache" / "tiny" and not (tmp_path / "own").exists()
+        assert result.folder == tmp_path / "cache" / "tiny"
+        assert not (tmp_path / "own").exists()
 
     def test_only_what_is_missing_is_fetched(self, packed: Site, tmp_path: Path) -> None:
         (tmp_path / "tiny").mkdir()
@@ -231,12 +235,14 @@ class TestFetch:
             (tmp_path / "tiny" / "labels").write_bytes(LABELS)
         with pytest.raises(ChecksumError, match="tiny/images: wrong md5 checksum"):
             fetch_spec(_spec(packed.url), [tmp_path])
-        assert (tmp_path / "tiny" / "images").read_bytes() == b"mine" and packed.requests == []
+        assert (tmp_path / "tiny" / "images").read_bytes() == b"mine"
+        assert packed.requests == []
 
     def test_a_mirror_with_other_content_is_left_for_the_next(self, packed: Site, tmp_path: Path) -> None:
         packed.files["bad/images.gz"] = gzip.compress(IMAGES[::-1])
         result = fetch_spec(_spec(packed.url + "bad/", packed.url), [tmp_path])
-        assert result.source == packed.url and (tmp_path / "tiny" / "images").read_bytes() == IMAGES
+        assert result.source == packed.url
+        assert (tmp_path / "tiny" / "images").read_bytes() == IMAGES
 
     @pytest.mark.parametrize(
         "damage", [lambda whole: b"", lambda whole: whole[: len(whole) // 2], lambda whole: b"junk"]
@@ -260,11 +266,10 @@ class TestFetch:
         with pytest.raises(MissingDataError) as got:
             fetch_spec(_spec(NOWHERE, NOWHERE), [tmp_path])
         line = str(got.value)
-        assert isinstance(got.value, JsamError) and "\n" not in line
-        assert (
-            "no connection" in line
-            and f"put images, labels (or the archives as published) by hand into {tmp_path / 'tiny'}" in line
-        )
+        assert isinstance(got.value, JsamError)
+        assert "\n" not in line
+        assert "no connection" in line
+        assert f"put images, labels (or the archives as published) by hand into {tmp_path / 'tiny'}" in line
 
     def test_a_disk_that_fills_up_while_unpacking_does_not_cost_the_download(
         self, packed: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -331,4 +336,5 @@ def test_the_list_tells_missing_from_wrong(tmp_path: Path) -> None:
         "digits": "embedded",
     }
     assert "qmnist-train-labels-idx2-int.gz: wrong md5" in states["mnist-writers"].detail
-    assert states["mnist"].detail == "run: jsam data fetch mnist" and states["mnist"].folder == tmp_path / "mnist"
+    assert states["mnist"].detail == "run: jsam data fetch mnist"
+    assert states["mnist"].folder == tmp_path / "mnist"

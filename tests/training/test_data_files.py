@@ -43,7 +43,8 @@ def test_a_source_that_breaks_half_way_leaves_the_old_file_untouched(tmp_path: P
 
     with pytest.raises(EOFError):
         install(tmp_path, RAW, torn())
-    assert _files(tmp_path) == ["raw"] and (tmp_path / "raw").read_bytes() == b"old"
+    assert _files(tmp_path) == ["raw"]
+    assert (tmp_path / "raw").read_bytes() == b"old"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full (Linux)")

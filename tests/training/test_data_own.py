@@ -14,7 +14,8 @@ from jsam.training.data import Dataset, dataset, dataset_from_arrays
 
 def test_the_documented_example_runs_as_printed() -> None:
     result = doctest.testmod(dataset)
-    assert result.attempted >= 5 and result.failed == 0
+    assert result.attempted >= 5
+    assert result.failed == 0
 
 
 def _parts(**changes: Any) -> dict[str, Any]:
@@ -68,7 +69,8 @@ def test_a_split_uses_every_sample_once_and_depends_on_the_seed_only() -> None:
 def test_token_ids_stay_whole_numbers_and_own_test_arrays_are_kept() -> None:
     tokens = np.arange(12, dtype=np.int32).reshape(6, 2)
     mine = dataset_from_arrays("text", tokens, [0, 1] * 3, test_inputs=tokens[:2], test_targets=[1, 2])
-    assert mine.train_inputs.dtype == np.int64 and mine.num_train == 6
+    assert mine.train_inputs.dtype == np.int64
+    assert mine.num_train == 6
     assert mine.num_classes == 3
 
 

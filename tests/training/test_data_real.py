@@ -53,8 +53,10 @@ def mnist_root(mnist: Dataset) -> Path:
 
 
 def test_mnist_has_its_known_shape_and_class_sizes(mnist: Dataset) -> None:
-    assert mnist.train_inputs.shape == (60_000, 1, 28, 28) and mnist.test_inputs.shape == (10_000, 1, 28, 28)
-    assert mnist.train_inputs.dtype == np.float32 and mnist.train_inputs.flags.c_contiguous
+    assert mnist.train_inputs.shape == (60_000, 1, 28, 28)
+    assert mnist.test_inputs.shape == (10_000, 1, 28, 28)
+    assert mnist.train_inputs.dtype == np.float32
+    assert mnist.train_inputs.flags.c_contiguous
     known = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert np.bincount(mnist.train_targets).tolist() == known
     assert mnist.train_targets[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
@@ -65,7 +67,8 @@ def test_mnist_pixels_are_normalised_by_the_published_constants(mnist: Dataset, 
     raw = np.fromfile(mnist_root / "mnist" / "t10k-images-idx3-ubyte", np.uint8, offset=16).reshape(10_000, 1, 28, 28)
     ((mean, deviation),) = _MNIST_PIXELS
     np.testing.assert_allclose(mnist.test_inputs, (raw / 255 - mean) / deviation, rtol=1e-6, atol=1e-7)
-    assert abs(float(mnist.train_inputs.mean())) < 1e-3 and abs(float(mnist.train_inputs.std()) - 1) < 1e-3
+    assert abs(float(mnist.train_inputs.mean())) < 1e-3
+    assert abs(float(mnist.train_inputs.std()) - 1) < 1e-3
 
 
 def test_one_flipped_bit_in_a_data_folder_is_one_line_naming_the_file(mnist_root: Path, tmp_path: Path) -> None:
@@ -76,7 +79,8 @@ def test_one_flipped_bit_in_a_data_folder_is_one_line_naming_the_file(mnist_root
     path.write_bytes(content)
     with pytest.raises(ChecksumError, match="t10k-labels-idx1-ubyte: wrong md5 checksum") as got:
         load_dataset("mnist", tmp_path)
-    assert str(tmp_path) in str(got.value) and "\n" not in str(got.value)
+    assert str(tmp_path) in str(got.value)
+    assert "\n" not in str(got.value)
 
 
 def test_an_absent_data_set_says_what_to_run(tmp_path: Path) -> None:
@@ -88,7 +92,8 @@ def test_an_absent_data_set_says_what_to_run(tmp_path: Path) -> None:
 
 def test_cifar10_has_its_known_shape_balance_and_first_image() -> None:
     cifar = _loaded("cifar10")
-    assert cifar.train_inputs.shape == (50_000, 3, 32, 32) and cifar.test_inputs.shape == (10_000, 3, 32, 32)
+    assert cifar.train_inputs.shape == (50_000, 3, 32, 32)
+    assert cifar.test_inputs.shape == (10_000, 3, 32, 32)
     assert np.bincount(cifar.train_targets).tolist() == [5000] * 10
     assert np.bincount(cifar.test_targets).tolist() == [1000] * 10
     # The first training image is a frog; its first pixel is (59, 62, 63).
@@ -106,11 +111,13 @@ def test_digits_split_the_same_way_every_time_and_evenly_over_classes() -> None:
     assert np.array_equal(first.test_inputs, again.test_inputs)
     assert set(np.bincount(first.test_targets).tolist()) == {29, 30}
     whole = np.concatenate([first.train_inputs, first.test_inputs]).reshape(1797, -1)
-    assert abs(float(whole.mean())) < 1e-3 and abs(float(whole.std()) - 1) < 1e-3
+    assert abs(float(whole.mean())) < 1e-3
+    assert abs(float(whole.std()) - 1) < 1e-3
 
 
 def test_every_mnist_image_has_a_writer_and_nobody_wrote_for_both_parts(writers: Writers) -> None:
-    assert writers.train_writers.shape == (60_000,) and writers.test_writers.shape == (10_000,)
+    assert writers.train_writers.shape == (60_000,)
+    assert writers.test_writers.shape == (10_000,)
     assert len(np.unique(writers.train_writers)) == 539
     assert len(np.intersect1d(writers.train_writers, writers.test_writers)) == 0
 
@@ -133,7 +140,9 @@ def test_writers_that_do_not_fit_mnist_are_refused(
 
 def test_a_writer_partition_gives_each_person_all_and_only_their_digits(mnist: Dataset, writers: Writers) -> None:
     everyone = partition(mnist.train_targets, scheme="writer", writers=writers.train_writers, seed=3)
-    assert everyone.num_clients == 539 and sum(everyone.sizes) == 60_000 and len(set(everyone.sizes)) > 10
+    assert everyone.num_clients == 539
+    assert sum(everyone.sizes) == 60_000
+    assert len(set(everyone.sizes)) > 10
     assert all(len(np.unique(writers.train_writers[held])) == 1 for held in everyone.indices)
     some = partition(mnist.train_targets, num_clients=100, scheme="writer", writers=writers.train_writers, seed=3)
     assert some.num_clients == 100
@@ -150,7 +159,8 @@ def test_the_papers_split_of_mnist(mnist: Dataset, similarity: int) -> None:
     assert np.array_equal(np.sort(np.concatenate(split.indices)), np.arange(60_000))
     counts = np.sort(split.label_counts(mnist.train_targets), axis=1)
     if similarity == 0:
-        assert ((counts > 0).sum(axis=1) == 2).all() and counts[:, -2].min() > 250
+        assert ((counts > 0).sum(axis=1) == 2).all()
+        assert counts[:, -2].min() > 250
     main_two = counts[:, -2:].sum(axis=1).mean() / 600
     # Two of ten digits make a fifth of the uniform share, a bit more as these are the two largest counts.
     expected = (100 - similarity) / 100 + 0.2 * similarity / 100

@@ -60,7 +60,8 @@ def test_arrays_pickled_by_python_2_come_back_bit_by_bit(kind: type) -> None:
     content = _python2_pickle(array)
     assert np.array_equal(pickle.loads(content, encoding="latin1"), array), "the hand-made pickle must be a real one"
     loaded = _load(content)
-    assert loaded.dtype == array.dtype and np.array_equal(loaded, array)
+    assert loaded.dtype == array.dtype
+    assert np.array_equal(loaded, array)
 
 
 def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(tmp_path: Path) -> None:

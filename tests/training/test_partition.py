@@ -26,7 +26,9 @@ def _labels(class_sizes: list[int], seed: int = 0) -> Any:
 
 def _check_each_at_most_once(split: Partition, num_samples: int) -> None:
     held = np.concatenate(split.indices)
-    assert len(np.unique(held)) == len(held) and held.min() >= 0 and held.max() < num_samples
+    assert len(np.unique(held)) == len(held)
+    assert held.min() >= 0
+    assert held.max() < num_samples
     assert all(np.array_equal(one, np.sort(one)) for one in split.indices)
 
 
@@ -45,7 +47,8 @@ def test_a_similarity_split_has_equal_sizes_and_uses_samples_once(
 ) -> None:
     labels, num_clients, similarity, seed = case
     split = partition(labels, num_clients=num_clients, similarity=similarity, blocks=blocks, seed=seed)
-    assert set(split.sizes) == {len(labels) // num_clients} and split.num_clients == num_clients
+    assert set(split.sizes) == {len(labels) // num_clients}
+    assert split.num_clients == num_clients
     _check_each_at_most_once(split, len(labels))
     assert sum(split.sizes) == len(labels) - len(labels) % num_clients
 
@@ -57,7 +60,8 @@ def test_the_second_stage_gives_at_most_two_pieces_and_each_has_one_class(case: 
     split = split_two_stage(labels, num_clients, similarity, False, np.random.default_rng(seed))
     size = len(labels) // num_clients
     uniform = {len(one) for one in split.uniform}
-    assert len(uniform) == 1 and abs(uniform.pop() - size * similarity / 100) <= 0.5
+    assert len(uniform) == 1
+    assert abs(uniform.pop() - size * similarity / 100) <= 0.5
     for pieces in split.pieces:
         assert len(pieces) <= 2
         assert all(len(np.unique(labels[piece])) == 1 for piece in pieces)
@@ -88,7 +92,8 @@ def test_topping_up_the_smallest_from_the_largest_always_works_out(num_clients: 
     assert len(shares) == num_clients
     used = np.zeros_like(counts)
     for share in shares:
-        assert len(share) <= 2 and sum(count for _, count in share) == size
+        assert len(share) <= 2
+        assert sum(count for _, count in share) == size
         for label, count in share:
             assert count > 0
             used[label] += count
@@ -131,7 +136,8 @@ def test_blocks_are_contiguous_in_label_order_and_dealt_at_random() -> None:
     firsts = [labels[pieces[0]].tolist() for pieces in split.pieces]
     assert all(len(set(block)) == 1 for block in firsts)
     order = [block[0] for block in firsts]
-    assert order != sorted(order) and sorted(order) == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+    assert order != sorted(order)
+    assert sorted(order) == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
 
 
 def test_full_similarity_is_iid() -> None:
@@ -192,7 +198,8 @@ def test_a_small_alpha_concentrates_and_a_large_one_mixes() -> None:
 def test_dirichlet_with_a_minimum_uses_every_sample_and_nobody_falls_below() -> None:
     labels = _labels([300] * 10)
     split = partition(labels, num_clients=20, scheme="dirichlet", alpha=0.3, min_size=20, seed=0)
-    assert min(split.sizes) >= 20 and len(set(split.sizes)) > 5
+    assert min(split.sizes) >= 20
+    assert len(set(split.sizes)) > 5
     assert np.array_equal(np.sort(np.concatenate(split.indices)), np.arange(3000))
 
 

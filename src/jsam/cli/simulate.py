@@ -114,11 +114,11 @@ def _contract(file: Path | None, clients: str, mechanism: str, economy: EconomyO
     economy.check()
     if clients.isdigit():
         return simulated_contract(mechanism, int(clients), economy)
+    from jsam.cli.inputs import Inputs
     from jsam.cli.plan import planned
-    from jsam.cli.setup import Setup
 
-    setup = Setup.read(clients, dataclasses.replace(economy, prior=economy.prior or DEFAULT_PRIOR))
-    return planned(setup, mechanism, payments=True)[0]
+    inputs = Inputs.read(clients, dataclasses.replace(economy, prior=economy.prior or DEFAULT_PRIOR))
+    return planned(inputs, mechanism, payments=True)[0]
 
 
 def simulated_contract(mechanism: str, num_clients: int, economy: EconomyOptions, label: str = "") -> Contract:

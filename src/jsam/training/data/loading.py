@@ -102,7 +102,7 @@ def _cifar10(folder: Path | str | None) -> Dataset:
     )
 
 
-def _digits(folder: Path | str | None) -> Dataset:
+def _digits(folder: Path | str | None) -> Dataset:  # noqa: ARG001 - all loaders are called alike
     try:
         embedded: Any = importlib.import_module("sklearn.datasets").load_digits()
     except ImportError:
@@ -148,7 +148,8 @@ def _normalised(
             for channel, table in enumerate(tables):
                 result[offset + start : offset + start + len(some), channel] = table[some[:, channel]]
         offset += len(images)
-    assert result is not None and offset == count
+    assert result is not None
+    assert offset == count
     return result
 
 

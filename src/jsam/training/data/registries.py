@@ -48,6 +48,7 @@ def package_file(source: PackageSource, folder: Path) -> Path:
             text=True,
             errors="replace",
             timeout=PACKAGE_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DownloadError(f"{source.tool} {source.requirement}: {type(error).__name__}") from error
