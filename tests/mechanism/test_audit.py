@@ -13,6 +13,7 @@ import scipy.stats
 import jsam
 from jsam.errors import InputError
 from jsam.mechanism.audit import AuditReport, audit
+from jsam.mechanism.audit.run import audited_clients
 from jsam.mechanism.mechanisms import Mechanism
 from tests.mechanism import broken
 
@@ -179,7 +180,7 @@ def test_broken_promises_are_caught_by_the_right_check(mechanism: Any, checks: s
 
 
 def test_the_search_finds_what_the_solver_finds_and_nothing_better() -> None:
-    """With and without a cap on p, whose optimum may lie between corners; else that check would mean little."""
+    """With and without a cap on p, whose optimum may lie between corners; else the objective check means little."""
     rng = np.random.default_rng(8)
     for _ in range(3):
         reports = rng.uniform(0.02, 1.0, 5).tolist()
@@ -229,6 +230,11 @@ def test_large_markets_are_sampled_where_trouble_is_likeliest() -> None:
     assert report.ok, report.violations
     assert report.num_clients == 300
     assert report.num_audited == sum(seen) == 32
+    contract = jsam.plan(big, jsam.JSAM(loss_weight=2.0))
+    chosen = audited_clients(big, contract, None, rng)
+    assert {int(c.argmin()), int(np.argmax(contract.payments))} <= set(chosen)
+    kept, dropped = c[contract.epsilons > 0], c[contract.epsilons == 0]
+    assert {float(kept.max()), float(dropped.min())} <= set(c[chosen].tolist())
     named = audit(big, jsam.JSAM(loss_weight=2.0), grid=8, clients=[7])
     assert (named.num_audited, named.worst_client) == (1, "7")
 

@@ -30,6 +30,7 @@ from jsam.training.data import (
     describe_datasets,
     fetch,
 )
+from jsam.training.data.catalogue import WRITERS
 from jsam.training.data.download import download
 from jsam.training.data.fetching import fetch_spec
 from jsam.training.data.files import Archive, DataSpec, Mirror, RawFile
@@ -322,6 +323,24 @@ def test_an_unknown_name_lists_the_known_ones_and_an_embedded_set_needs_nothing(
     with pytest.raises(InputError, match="'mnits' is unknown, must be one of mnist, cifar10, mnist-writers, digits"):
         fetch("mnits")
     assert fetch("digits").folder is None
+
+
+def test_the_writers_need_neither_network_nor_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JSAM_DATA_DIR", str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    result = fetch("mnist-writers")
+    assert (result.folder, result.source) == (None, "embedded")
+    assert list(tmp_path.iterdir()) == []
+    (status,) = (status for status in describe_datasets() if status.name == "mnist-writers")
+    assert (status.state, status.folder, status.detail) == ("embedded", None, "comes with jsam")
+
+
+def test_wrong_label_files_of_the_writers_are_named_and_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "mnist-writers").mkdir()
+    for raw in WRITERS.files:
+        (tmp_path / "mnist-writers" / raw.name).write_bytes(b"mine")
+    with pytest.raises(ChecksumError, match=r"qmnist-train-labels-idx2-int\.gz: wrong md5 checksum"):
+        fetch_spec(WRITERS, [tmp_path])
 
 
 def test_the_list_tells_missing_from_wrong(tmp_path: Path) -> None:

@@ -171,8 +171,8 @@ def _tail(cells: Cells, allowed: FloatArray) -> FloatArray:
     tail = np.where(eps[:, 1] == 0, 0.0, tail)
     if not np.all(tail <= np.maximum(allowed, 1e-300)):
         raise DivergentPaymentError(
-            "the prior's tail makes payments diverge: this mechanism never drops a client, and its ε falls only like"
+            "the prior's tail makes payments diverge: some client can never be dropped here, and its ε falls only like"
             f" report^-{float(power.min()):.3g} (clearly faster than report^-1 is needed); use a prior with a lighter"
-            " tail or bounded support, or a mechanism that can drop everybody (jsam with two clients or more)"
+            " tail or bounded support, or a mechanism that can drop any client (jsam, with enough others under its caps)"
         )
     return tail

@@ -25,7 +25,8 @@ from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms.base import Mechanism
 
 ALL_CLIENTS_UP_TO = 128
-SAMPLE = 32
+FEWEST, MOST = 6, 32  # clients of a larger market, which cost more the larger it is
+CLIENTS_TIMES_MARKET = 20_000
 WORST = 3  # clients whose lies are refined further and planned as whole markets
 
 
@@ -113,8 +114,10 @@ def audited_clients(
     order = np.argsort(contract.virtual_costs, kind="stable")
     kept = order[contract.epsilons[order] > 0]
     dropped = order[contract.epsilons[order] == 0]
-    telling = [*order[:2], order[-1], *kept[-2:], *dropped[:2], *np.argsort(-contract.payments)[:2]]
-    return list(dict.fromkeys(int(k) for k in [*telling, *rng.permutation(N)]))[:SAMPLE]
+    best_paid = int(np.argmax(contract.payments))
+    telling = [order[0], kept[-1], *dropped[:1], order[1], best_paid, order[-1], *kept[-2:], *dropped[1:2]]
+    count = max(FEWEST, min(MOST, CLIENTS_TIMES_MARKET // N))
+    return list(dict.fromkeys(int(k) for k in [*telling, *rng.permutation(N)]))[:count]
 
 
 def _area(market: Market, mechanism: Mechanism, found: Probe) -> Area:

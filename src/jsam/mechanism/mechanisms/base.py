@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
@@ -90,14 +91,13 @@ class RangeMechanism(ABC):
     truthful: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check("loss_weight", self.loss_weight, self.loss_weight > 0, "a positive number")
-        _check("noise_weight", self.noise_weight, self.noise_weight > 0, "a positive number")
-        _check("bias_weight", self.bias_weight, self.bias_weight >= 0, "a number of 0 or more")
+        _check("loss_weight", self.loss_weight, lambda x: x > 0, "a positive number")
+        _check("noise_weight", self.noise_weight, lambda x: x > 0, "a positive number")
+        _check("bias_weight", self.bias_weight, lambda x: x >= 0, "a number of 0 or more")
         if self.max_selection_prob is not None:
-            allowed = 0 < self.max_selection_prob <= 1
-            _check("max_selection_prob", self.max_selection_prob, allowed, "a number above 0, at most 1")
+            _check("max_selection_prob", self.max_selection_prob, lambda x: 0 < x <= 1, "a number above 0, at most 1")
         if self.max_epsilon is not None:
-            _check("max_epsilon", self.max_epsilon, self.max_epsilon > 0, "a positive number")
+            _check("max_epsilon", self.max_epsilon, lambda x: x > 0, "a positive number")
 
     @property
     @abstractmethod
@@ -246,6 +246,6 @@ def _tie_order(market: Market, active: IntArray) -> IntArray | None:
     return np.asarray(order[order >= 0])
 
 
-def _check(name: str, value: Any, good: bool, allowed: str) -> None:
-    if not isinstance(value, int | float | np.number) or not math.isfinite(value) or not good:
+def _check(name: str, value: Any, good: Callable[[float], bool], allowed: str) -> None:
+    if not isinstance(value, int | float | np.number) or not math.isfinite(value) or not good(float(value)):
         raise InputError(f"{name} is {value!r}; it must be {allowed}")

@@ -74,18 +74,15 @@ _WRITERS_FILES = (
     ),
 )
 
+# From github.com/facebookresearch/qmnist; jsam carries what it needs of them, so that they are never downloaded.
 WRITERS = DataSpec(
     name="mnist-writers",
     title="who wrote each MNIST digit (QMNIST's label files, 539 writers of training digits)",
     folder="mnist-writers",
     files=_WRITERS_FILES,
-    mirrors=(
-        Mirror(
-            url="https://raw.githubusercontent.com/facebookresearch/qmnist/master/",
-            archives=tuple(Archive(name=raw.name, form="plain") for raw in _WRITERS_FILES),
-        ),
-    ),
+    mirrors=(),
     packages=(),
+    embedded=True,
 )
 
 SPECS = {spec.name: spec for spec in (MNIST, CIFAR10, WRITERS)}

