@@ -93,11 +93,11 @@ class RangeMechanism(ABC):
     def __post_init__(self) -> None:
         _check("loss_weight", self.loss_weight, lambda x: x > 0, "a positive number")
         _check("noise_weight", self.noise_weight, lambda x: x > 0, "a positive number")
-        _check("bias_weight", self.bias_weight, lambda x: x >= 0, "a number of 0 or more")
+        _check("bias_weight", self.bias_weight, lambda x: 0 <= x <= 1e100, "a number from 0 to 1e100")
         if self.max_selection_prob is not None:
             _check("max_selection_prob", self.max_selection_prob, lambda x: 0 < x <= 1, "a number above 0, at most 1")
         if self.max_epsilon is not None:
-            _check("max_epsilon", self.max_epsilon, lambda x: x > 0, "a positive number")
+            _check("max_epsilon", self.max_epsilon, lambda x: x >= 1e-100, "a number of 1e-100 or more")
 
     @property
     @abstractmethod
