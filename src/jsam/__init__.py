@@ -9,6 +9,8 @@ True
 """
 
 from jsam.errors import InputError, JsamError
+from jsam.mechanism.audit import AuditReport, audit
+from jsam.mechanism.budgeting import BudgetPlan, loss_weight_for_budget
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms import BBM, FSBM, JSAM, JSAMCI, USBM, mechanism_named, plan
@@ -22,12 +24,16 @@ __all__ = [
     "JSAM",
     "JSAMCI",
     "USBM",
+    "AuditReport",
+    "BudgetPlan",
     "Contract",
     "EmpiricalPrior",
     "InputError",
     "JsamError",
     "Market",
     "__version__",
+    "audit",
+    "loss_weight_for_budget",
     "mechanism_named",
     "parse_prior",
     "plan",

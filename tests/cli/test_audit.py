@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -65,6 +66,32 @@ def test_a_mechanism_that_cheats_is_caught(run: Run, clients: WriteClients, monk
     result = run("audit", clients(FIVE), *UNIFORM)
     assert result.code == 1
     assert "violated: truthfulness" in result.out
+
+
+@pytest.mark.parametrize(
+    ("reports", "options"),
+    [
+        ((0.1, 0.2, 0.5, 0.7), "--prior uniform:0,1 --bias-weight 1e200"),
+        ((1e-9, 0.99999999, 1.0), "--prior beta:2,0.5"),
+    ],
+)
+def test_no_warning_of_python_is_shown(
+    reports: tuple[float, ...], options: str, run: Run, clients: WriteClients
+) -> None:
+    """Whatever overflows inside: standard error is for lines that users can act on."""
+    path = clients("id,sensitivity\n" + "".join(f"c{k},{c!r}\n" for k, c in enumerate(reports)))
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        result = run("audit", path, "--loss-weight", "5", *options.split())
+    assert result.code in (0, 1, 2)
+    assert result.err.count("\n") <= 1
+    assert [str(warning.message) for warning in shown if warning.category is RuntimeWarning] == []
+
+
+def test_a_report_too_small_for_floating_point_is_bad_input_not_a_violation(run: Run, clients: WriteClients) -> None:
+    result = run("audit", clients("id,sensitivity\na,1e-320\nb,0.2\nc,0.5\n"), *UNIFORM)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "9.99989e-321" in result.err
 
 
 def test_under_a_budget(run: Run, clients: WriteClients) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.conftest import UNIFORM, Run, WriteClients
+from tests.conftest import require
 
 GOOD = "id,sensitivity\na,0.2\nb,0.5\nc,0.9\n"
 
@@ -105,6 +108,11 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "loss weight nan": ("--prior uniform:0,1 --loss-weight nan", "loss_weight is nan"),
     "loss weight text": ("--prior uniform:0,1 --loss-weight much", "'much'"),
     "loss weight huge": ("--prior uniform:0,1 --loss-weight 1e308", "too large for floating-point"),
+    "parameter twice": ("--prior lognorm:s=0.5,s=0.6 --loss-weight 5", "'s' is given twice"),
+    "cap on ε tiny": ("--prior uniform:0,1 --loss-weight 5 --max-epsilon 1e-200", "--max-epsilon 1e-200"),
+    "cap on ε tiny under a budget": ("--prior uniform:0,1 --budget 5 --max-epsilon 1e-200", "--max-epsilon 1e-200"),
+    "bias weight huge": ("--prior uniform:0,1 --loss-weight 5 --bias-weight 1e160 --mechanism fsbm-2", "1e+160"),
+    "budget tiny": ("--prior uniform:0,1 --budget 1e-300", "--budget 1e-300 cannot be turned into a loss weight"),
     "budget 0": ("--prior uniform:0,1 --budget 0", "budget is 0"),
     "budget infinite": ("--prior uniform:0,1 --budget inf", "budget is inf"),
     "probability 1": ("--prior uniform:0,1 --budget 3 --budget-probability 1", "between 0 and 1"),
@@ -139,6 +147,7 @@ PAST = {
     "too few": ("sensitivity\n0.1\n0.2\n", "at least 5"),
     "negative": ("sensitivity\n0.1\n0.2\n\n-0.3\n0.4\n0.5\n", "line 5: '-0.3'"),
     "all equal": ("0.1\n0.1\n0.1\n0.1\n0.1\n", "all equal"),
+    "binary": ("sensitivity\n0.1\n0.\x002\n", "not a text file"),
     "words": ("0.1\nmuch\n0.1\n0.1\n0.1\n", "line 2: 'much'"),
 }
 
@@ -183,6 +192,63 @@ def test_targets_that_cannot_be_written(run: Run, clients: WriteClients, tmp_pat
         assert wanted in result.err
     assert Path(path).read_text() == GOOD
     assert os.listdir(tmp_path) == ["clients.csv"]
+
+
+@pytest.mark.parametrize("command", ["plan", "compare", "audit"])
+def test_an_input_is_never_overwritten(command: str, run: Run, clients: WriteClients, tmp_path: Path) -> None:
+    """Under no name: neither the clients' file nor the past reports."""
+    path = clients(GOOD)
+    past, link, twin = tmp_path / "past.csv", tmp_path / "link.csv", tmp_path / "twin.csv"
+    past.write_text("sensitivity\n0.1\n0.2\n0.4\n0.7\n0.9\n")
+    link.symlink_to(path)
+    os.link(path, twin)
+    for target in (path, tmp_path / "." / "clients.csv", link, twin, past):
+        result = run(command, path, "--prior", f"empirical:{past}", "--loss-weight", "5", "--output", target)
+        assert (result.code, result.out) == (2, "")
+        assert "--output" in result.err
+        assert "would overwrite" in result.err
+        assert result.err.count("\n") == 1
+    assert Path(path).read_text() == GOOD
+
+
+def test_a_picture_never_overwrites_the_input(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "clients.png").write_text(GOOD)
+    result = run("plan", tmp_path / "clients.png", *UNIFORM, "--plot", tmp_path / "clients.png")
+    assert result.code == 2
+    assert "would overwrite" in result.err
+    assert (tmp_path / "clients.png").read_text() == GOOD
+
+
+@pytest.mark.parametrize("command", ["plan", "compare"])
+def test_result_and_picture_need_a_file_each(command: str, run: Run, clients: WriteClients, tmp_path: Path) -> None:
+    target = tmp_path / "both.png"
+    result = run(command, clients(GOOD), *UNIFORM, "--output", target, "--plot", tmp_path / "." / "both.png")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "a file of its own" in result.err
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("command", ["plan", "compare"])
+def test_a_result_that_cannot_be_written_leaves_no_picture(
+    command: str, run: Run, clients: WriteClients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills up just when the result is to be written, after its picture."""
+    require("matplotlib", extra="plot")
+    make = tempfile.mkstemp
+
+    def full_for_results(**options: Any) -> tuple[int, str]:
+        if "result.json" in options["prefix"]:
+            raise OSError(28, "No space left on device")
+        return make(**options)
+
+    monkeypatch.setattr("tempfile.mkstemp", full_for_results)
+    folder = tmp_path / "results"
+    folder.mkdir()
+    target = folder / "result.json"
+    result = run(command, clients(GOOD), *UNIFORM, "--output", target, "--plot", folder / "plan.png")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"jsam: error: cannot write {str(target)!r}: No space left on device\n"
+    assert os.listdir(folder) == []
 
 
 def test_comparing_refuses_what_no_mechanism_could_do(run: Run, clients: WriteClients) -> None:

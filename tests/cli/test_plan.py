@@ -182,3 +182,14 @@ def test_a_bug_is_not_taken_for_a_violation(run: Run, monkeypatch: pytest.Monkey
     result = run("plan", EXAMPLE, *UNIFORM)
     assert result.code == 70
     assert "ZeroDivisionError: a bug" in result.err
+
+
+def test_past_reports_are_headed_like_clients_in_any_case(run: Run, tmp_path: Path) -> None:
+    lower, upper = tmp_path / "lower.csv", tmp_path / "upper.csv"
+    lower.write_text("id,sensitivity\na,0.1\nb,0.2\nc,0.4\nd,0.7\ne,0.9\n")
+    upper.write_text(lower.read_text().replace("id,sensitivity", "ID, Sensitivity"))
+    contents = [
+        planned_json(run, EXAMPLE, "--prior", f"empirical:{past}", "--loss-weight", "5", "--no-payments")
+        for past in (lower, upper)
+    ]
+    assert contents[0] == contents[1]

@@ -115,3 +115,14 @@ def test_a_terminal_without_greek_letters(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "client-038" in done.stdout
+
+
+def test_a_file_on_standard_input_is_not_overwritten(tmp_path: Path) -> None:
+    path, content = tmp_path / "clients.csv", "id,sensitivity\na,0.1\nb,0.4\n"
+    path.write_text(content)
+    with path.open() as file:
+        command: list[str | Path] = [*JSAM, "plan", "-", *UNIFORM, "--output", path]
+        done = subprocess.run(command, stdin=file, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "would overwrite standard input" in done.stderr
+    assert path.read_text() == content

@@ -130,8 +130,8 @@ def test_pay_as_bid_is_caught() -> None:
     found = caught(broken.PayAsBid(honest=HONEST))
     assert found.keys() == {"truthfulness", "payments"}
     assert re.fullmatch(
-        r"client '\w+' gains [\d.]+ by reporting [\d.]+ instead of its true [\d.]+: 0\.\d+ of its payment, above 1e-06;"
-        r" \d of 5 audited clients gain by lying",
+        r"client '\w+' gains [\d.]+ by reporting [\d.]+ instead of its true [\d.]+: 0\.\d+ of the larger payment,"
+        r" above 1e-06; \d of 5 audited clients gain by lying",
         found["truthfulness"],
     )
 
@@ -156,6 +156,15 @@ def test_a_budget_fitted_to_the_reports_is_caught() -> None:
     found = caught(broken.BudgetFittedToReports(budget=1.0), clients=[1], grid=8)
     assert "truthfulness" in found
     assert "payments" in found
+
+
+def test_with_a_budget_fitted_to_the_reports_epsilon_rises() -> None:
+    """So no payments at all could make it truthful: a client sells more after asking for a higher price."""
+    reports = np.random.default_rng(1).uniform(0, 1, 6)
+    rising = jsam.Market(sensitivities=reports, prior=scipy.stats.uniform(0, 1))
+    check = audit(rising, broken.BudgetFittedToReports(budget=0.3), grid=16, clients=[1]).check("monotonicity")
+    assert check.status == "violated"
+    assert "client '1' would sell" in check.message
 
 
 @pytest.mark.parametrize(
@@ -231,6 +240,7 @@ def test_large_markets_are_sampled_where_trouble_is_likeliest() -> None:
     assert report.num_clients == 300
     assert report.num_audited == sum(seen) == 32
     contract = jsam.plan(big, jsam.JSAM(loss_weight=2.0))
+    assert contract.payments is not None
     chosen = audited_clients(big, contract, None, rng)
     assert {int(c.argmin()), int(np.argmax(contract.payments))} <= set(chosen)
     kept, dropped = c[contract.epsilons > 0], c[contract.epsilons == 0]

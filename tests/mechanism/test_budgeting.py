@@ -133,6 +133,9 @@ def test_equal_inputs_give_equal_weights_and_the_second_answer_comes_from_the_ca
     # What cannot be read is computed again.
     files[0].write_text("{ half")
     assert ask() == first
+    for damage in ('{"payment_quantiles": {}}', json.dumps({**stored, "loss_weight": "x"}), "[1]"):
+        files[0].write_text(damage)
+        assert ask() == first
     # Anything that matters makes another entry.
     assert ask(num_clients=9) != first
     assert ask(seed=1) != first

@@ -262,7 +262,7 @@ def test_where_the_published_algorithm_slips() -> None:
 
 
 def test_mechanisms_by_name() -> None:
-    assert mechanism_names() == ("jsam", "jsam-ci", "usbm", "fsbm-M", "bbm-M")
+    assert mechanism_names() == ("jsam", "jsam-ci", "usbm", "usbm-compensated", "fsbm-M", "bbm-M")
     for name in ("jsam", "jsam-ci", "usbm", "fsbm-7", "bbm-50"):
         mechanism = jsam.mechanism_named(name, loss_weight=2.0, noise_weight=3.0)
         assert mechanism.name == name
@@ -274,7 +274,9 @@ def test_mechanisms_by_name() -> None:
 
 @pytest.mark.parametrize("name", ["", "nosuch", "fsbm", "fsbm-", "fsbm-x", "fsbm-M", "fsbm--3", "jsam-3", "JSAM "])
 def test_unknown_names_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match=r"unknown mechanism .*; allowed: jsam jsam-ci usbm fsbm-50 bbm-50"):
+    with pytest.raises(
+        InputError, match=r"unknown mechanism .*; allowed: jsam jsam-ci usbm usbm-comp.* fsbm-50 bbm-50"
+    ):
         jsam.mechanism_named(name, loss_weight=1.0)
 
 
@@ -344,3 +346,18 @@ def test_respond_agrees_with_planning_anew() -> None:
                     assert contract.payments is not None
                     assert answer.epsilons[i] == pytest.approx(contract.epsilons[k], rel=1e-10, abs=0)
                     assert answer.payments[i] == pytest.approx(contract.payments[k], rel=3e-7, abs=0)
+
+
+def test_contracts_and_markets_cannot_be_written_to() -> None:
+    market = jsam.Market(sensitivities=np.array([0.2, 0.5]), prior=scipy.stats.uniform(0, 1))
+    contract = jsam.plan(market, jsam.JSAM(loss_weight=5.0))
+    for array in (market.sensitivities, contract.sensitivities, contract.epsilons, contract.payments):
+        assert array is not None
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 99.0
+
+
+@pytest.mark.parametrize("weight", ["5", None, float("inf"), 0.0])
+def test_a_weight_that_is_no_positive_number_is_named(weight: Any) -> None:
+    with pytest.raises(InputError, match="loss_weight is"):
+        jsam.JSAM(loss_weight=weight)

@@ -56,7 +56,14 @@ def error_bounds(mechanism: RangeMechanism, market: jsam.Market) -> FloatArray:
     own = OwnReport(rule=mechanism.rule(market.num_clients), base=Ordered.of(market.virtual_costs))
     ranks = np.flatnonzero(contract.epsilons[own.base.order] > 0)
     clients = own.base.order[ranks]
-    found = rents(own, ranks, market.sensitivities[clients], market.cost_of(0), contract.objective)
+    found = rents(
+        own,
+        ranks,
+        market.sensitivities[clients],
+        contract.epsilons[clients],
+        market.cost_of(0),
+        contract.objective,
+    )
     assert contract.payments is not None
     paid = market.sensitivities[clients] * contract.epsilons[clients] + found.rents
     assert contract.payments[clients] == pytest.approx(paid, rel=1e-12)

@@ -78,3 +78,22 @@ def test_a_binding_cap_on_epsilon_is_paid_at_the_cap() -> None:
     contract = jsam.plan(market, jsam.JSAM(loss_weight=100.0, max_epsilon=0.5))
     assert contract.epsilons.tolist() == [0.5]
     assert contract.payments == pytest.approx([0.5], rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("eta", "Q", "cap"), [(5.0, 1.0, 1e-4), (1e3, 53.0, 1e-5), (1e4, 53.0, 1e-6), (5.0, 1.0, 1e-100)]
+)
+def test_payments_keep_their_digits_where_the_loss_is_all_of_the_objective(eta: float, Q: float, cap: float) -> None:
+    """Everybody sells the cap whatever it reports, so it is paid cap times top; G is up to 1e16 times larger."""
+    reports = np.random.default_rng(7).random(100)
+    market = jsam.Market(sensitivities=reports, prior=scipy.stats.uniform(0, 1))
+    contract = jsam.plan(market, jsam.JSAM(loss_weight=eta, noise_weight=Q, max_epsilon=cap))
+    assert contract.payments is not None
+    assert np.all(contract.epsilons == cap)
+    np.testing.assert_allclose(contract.payments, cap, rtol=1e-12)
+
+
+def test_a_cap_on_epsilon_whose_square_overflows_changes_nothing() -> None:
+    market = jsam.Market(sensitivities=np.array([0.2, 0.5, 0.9]), prior=scipy.stats.uniform(0, 1))
+    free, capped = (jsam.plan(market, jsam.JSAM(loss_weight=5.0, max_epsilon=cap)) for cap in (None, 1e300))
+    assert capped.total_payment == pytest.approx(free.total_payment, rel=1e-12)

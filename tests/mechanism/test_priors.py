@@ -17,7 +17,7 @@ import jsam
 from jsam.errors import InputError, NotSupportedError, ReportError
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.market import virtual_cost_of
-from jsam.mechanism.priors import UniformPrior, read_reports
+from jsam.mechanism.priors import UniformPrior, read_reports, scipy_family
 from jsam.mechanism.virtual_cost import VirtualCost
 from tests.mechanism.curves import Mixture
 
@@ -394,3 +394,29 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.csv"):
         with pytest.raises(InputError, match="cannot read past reports"):
             jsam.parse_prior(f"empirical:{path}")
+
+
+def test_families_with_state_of_their_own_are_not_taken_for_each_other() -> None:
+    """Two histograms have equal names and arguments and yet differ."""
+    low = scipy.stats.rv_histogram((np.array([1, 2, 1]), np.linspace(0.1, 0.6, 4)))()
+    high = scipy.stats.rv_histogram((np.array([1, 2, 1]), np.linspace(5.0, 10.0, 4)))()
+    assert virtual_cost_of(low).top == 0.6
+    assert virtual_cost_of(high).top == 10.0
+    assert scipy_family(low) is None
+    assert scipy_family(scipy.stats.beta(2, 5)) == "beta"
+
+
+def test_a_users_family_called_uniform_is_not_taken_for_the_uniform() -> None:
+    class Square(scipy.stats.rv_continuous):
+        def _cdf(self, x: Any, *args: Any) -> Any:
+            return x**2
+
+        def _pdf(self, x: Any, *args: Any) -> Any:
+            return 2 * x
+
+    prior = Square(a=0.0, b=1.0, name="uniform")()
+    assert virtual_cost_of(prior)(np.array([0.5]))[0] == pytest.approx(0.75)
+
+
+def test_equal_distributions_share_one_virtual_cost() -> None:
+    assert virtual_cost_of(scipy.stats.beta(2, 5)) is virtual_cost_of(scipy.stats.beta(2, 5))

@@ -23,15 +23,15 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that were saved, to look into."""
+    """The figures that were drawn, to look into."""
     kept: list[Figure] = []
-    save = figures._save
+    picture = figures._picture
 
-    def keep(figure: Figure, path: str | Path) -> None:
+    def keep(figure: Figure, kind: str) -> bytes:
         kept.append(figure)
-        save(figure, path)
+        return picture(figure, kind)
 
-    monkeypatch.setattr(figures, "_save", keep)
+    monkeypatch.setattr(figures, "_picture", keep)
     return kept
 
 
@@ -52,10 +52,10 @@ def labels(figure: Figure) -> list[str]:
     return [text.get_text() for axis in figure.axes for text in axis.texts]
 
 
-def test_a_plan_shows_every_kept_client_and_shades_the_excluded(drawn: list[Figure], tmp_path: Path) -> None:
+def test_a_plan_shows_every_kept_client_and_shades_the_excluded(drawn: list[Figure]) -> None:
     contract = jsam.plan(spread(40), jsam.JSAM(loss_weight=2.0))
     assert 1 < contract.num_selected < 40
-    figures.plot_plan(contract, tmp_path / "plan.png")
+    figures.plan_picture(contract)
     (figure,) = drawn
     assert [axis.get_title(loc="left") for axis in figure.axes] == [
         "Selection probability", "Privacy sold", "Payment", "Cost of each client",
@@ -89,18 +89,16 @@ CONTRACTS = {
 
 
 @pytest.mark.parametrize("case", CONTRACTS)
-def test_a_plan_of_any_shape_can_be_drawn(case: str, tmp_path: Path) -> None:
+def test_a_plan_of_any_shape_can_be_drawn(case: str) -> None:
     chosen_market, mechanism, payments = CONTRACTS[case]
-    figures.plot_plan(jsam.plan(chosen_market, mechanism, payments=payments), tmp_path / "plan.png")
-    picture = (tmp_path / "plan.png").read_bytes()
+    picture = figures.plan_picture(jsam.plan(chosen_market, mechanism, payments=payments))
     assert picture.startswith(PNG)
     assert len(picture) > 20_000
 
 
-@pytest.mark.parametrize(("suffix", "begins"), [("pdf", b"%PDF"), ("svg", b"<?xml"), ("PNG", PNG)])
-def test_the_name_says_the_kind_of_picture(suffix: str, begins: bytes, tmp_path: Path) -> None:
-    figures.plot_plan(jsam.plan(spread(5), jsam.JSAM(loss_weight=2.0)), tmp_path / f"plan.{suffix}")
-    assert (tmp_path / f"plan.{suffix}").read_bytes().startswith(begins)
+@pytest.mark.parametrize(("kind", "begins"), [("pdf", b"%PDF"), (".svg", b"<?xml"), (".PNG", PNG)])
+def test_pictures_of_every_kind(kind: str, begins: bytes) -> None:
+    assert figures.plan_picture(jsam.plan(spread(5), jsam.JSAM(loss_weight=2.0)), kind).startswith(begins)
 
 
 def records(*names: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -116,11 +114,11 @@ def records(*names: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return [record(name, 2.0, 1.0) for name in names], [*sweep, *(record("jsam", eta, 9.0) for eta in (1.0, 4.0))]
 
 
-def test_a_comparison_has_a_curve_a_mechanism_and_the_papers_points(drawn: list[Figure], tmp_path: Path) -> None:
+def test_a_comparison_has_a_curve_a_mechanism_and_the_papers_points(drawn: list[Figure]) -> None:
     names = ("jsam", "jsam-ci", "usbm", "fsbm-50", "fsbm-75", "bbm-50")
     rows, sweep = records(*names)
     rows.append({**rows[0], "mechanism": "fsbm-9", "error": "cannot be run"})
-    figures.plot_compare(rows, sweep, tmp_path / "compare.png")
+    figures.compare_picture(rows, sweep)
     (figure,) = drawn
     cost_by_loss, cost_by_weight, selected = figure.axes
     for axis in figure.axes:

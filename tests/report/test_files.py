@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jsam.errors import InputError
-from jsam.report.files import check_target, write_atomically
+from jsam.report.files import check_target, same_file, write_atomically, writing
 
 
 def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
@@ -31,6 +31,56 @@ def test_trouble_leaves_the_old_file_and_nothing_else(
         write_atomically(target, b"new")
     assert target.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["result.csv"]
+
+
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt(), InputError("the rest failed")])
+def test_several_files_are_written_together_or_not_at_all(trouble: BaseException, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.csv", tmp_path / "new.png"
+    old.write_bytes(b"old")
+
+    def write(failure: BaseException | None) -> None:
+        with writing({new: b"picture", old: b"result"}):
+            assert old.read_bytes() == b"old"
+            assert not new.exists()
+            if failure is not None:
+                raise failure
+
+    with pytest.raises(type(trouble)):
+        write(trouble)
+    assert (old.read_bytes(), os.listdir(tmp_path)) == (b"old", ["old.csv"])
+    write(None)
+    assert (old.read_bytes(), new.read_bytes()) == (b"result", b"picture")
+    assert sorted(os.listdir(tmp_path)) == ["new.png", "old.csv"]
+
+
+def test_a_new_file_is_taken_back_when_the_next_cannot_be_put_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = os.replace
+
+    def refuse_second(source: str, destination: Path) -> None:
+        if destination.name == "second":
+            raise PermissionError(1, "Operation not permitted")
+        move(source, destination)
+
+    monkeypatch.setattr("os.replace", refuse_second)
+    with pytest.raises(InputError, match=r"second.*not permitted"):
+        write_both(tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def write_both(folder: Path) -> None:
+    with writing({folder / "first": b"1", folder / "second": b"2"}):
+        pass
+
+
+def test_one_file_under_two_names(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to("file")
+    assert same_file(tmp_path / "file", tmp_path / "link")
+    assert same_file(tmp_path / "not yet", tmp_path / "." / "not yet")
+    assert not same_file(tmp_path / "file", tmp_path / "not yet")
+    assert not same_file("/dev/null", "/dev/null")  # it loses nothing by being written to
 
 
 def test_a_link_is_followed(tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import click
+import numpy as np
 import typer
 
 import jsam
@@ -39,6 +42,15 @@ def program(
         deliver(context.get_help(), None)
 
 
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Numbers that overflow on the way are judged by the result; a warning would be a second line in code's words."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        for kind in (RuntimeWarning, UserWarning, FutureWarning):  # numpy's, those of scipy and matplotlib, anyone's
+            warnings.simplefilter("ignore", kind)
+        yield
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 a check found a violation, 2 bad input."""
     for stream in (sys.stdout, sys.stderr):
@@ -46,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # A terminal that cannot show ε should show ?, not a traceback.
             stream.reconfigure(errors="replace")
     try:
-        code = typer.main.get_command(app).main(arguments, prog_name="jsam", standalone_mode=False)
+        with _no_warnings():
+            code = typer.main.get_command(app).main(arguments, prog_name="jsam", standalone_mode=False)
     except JsamError as error:
         return fail(str(error))
     except click.ClickException as error:

@@ -17,6 +17,7 @@ from jsam.cli.output import (
     progress_bar,
     rendered,
 )
+from jsam.cli.plan import finite_contract
 from jsam.report.plain import csv_text, json_text
 
 if TYPE_CHECKING:
@@ -59,13 +60,15 @@ def audit(
 
     Exit codes: 0 all promises hold, 1 a violation was found, 2 bad input (one line on standard error).
     """
-    check_targets(result.output)
+    check_targets(result.output, sources=[clients, *economy.past_reports])
     inputs = Inputs.read(clients, economy)
     chosen, _ = inputs.within_budget(inputs.mechanism(mechanism))
 
     from jsam.mechanism.audit import audit as run_audit
 
     with inputs.table.locating_errors(), progress_bar(f"Audit of {mechanism}", _audited(inputs)) as bar:
+        # Numbers beyond floating point are the input's fault, not a broken promise of the mechanism.
+        finite_contract(inputs, chosen, payments=False)
         report = run_audit(inputs.market, chosen, grid=grid, strict=strict, progress=bar.advance, seed=economy.seed)
     deliver(_text(report, result), result.output)
     if not report.ok:

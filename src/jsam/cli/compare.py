@@ -11,7 +11,7 @@ import typer
 
 from jsam.cli.inputs import Inputs
 from jsam.cli.options import ECONOMY, ClientsFile, EconomyOptions, PlotFile, ResultOptions, with_options
-from jsam.cli.output import Format, check_targets, chosen_format, deliver, progress_bar, rendered, say
+from jsam.cli.output import Format, check_targets, chosen_format, deliver, progress_bar, rendered
 from jsam.cli.plan import planned
 from jsam.errors import InputError
 from jsam.mechanism.contract import Contract
@@ -63,12 +63,11 @@ def compare(
 ) -> None:
     """Plan with every mechanism for the same clients: at the same loss weight, or each at its own for one budget.
 
-    CLIENTS.csv has the columns id and sensitivity, in any order; optionally samples, loss (for bbm-M), prior (a
-    client's own, instead of --prior) and selection_prob (for usbm-compensated). A dash reads standard input.
+    CLIENTS.csv and the options are those of jsam plan.
 
     Exit codes: 0 done, 2 bad input (one line on standard error).
     """
-    check_targets(result.output, plot)
+    check_targets(result.output, plot, sources=[clients, *economy.past_reports])
     inputs = Inputs.read(clients, economy)
     names, notes = (mechanism, []) if mechanism else _all_names(inputs)
     rows = _rows(inputs, names)
@@ -82,13 +81,12 @@ def compare(
     }
     if plot is not None:
         content["sweep"] = _sweep(inputs, rows)
-    text = _text(content, result)
+    text, picture = _text(content, result), b""
     if plot is not None:
-        from jsam.report.figures import plot_compare
+        from jsam.report.figures import compare_picture
 
-        plot_compare(rows, content["sweep"], plot)
-        say(f"wrote {plot}")
-    deliver(text, result.output)
+        picture = compare_picture(rows, content["sweep"], plot.suffix)
+    deliver(text, result.output, picture=picture, plot=plot)
 
 
 def _all_names(inputs: Inputs) -> tuple[list[str], list[str]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jsam.cli.clients import ClientTable, read_clients
 from jsam.cli.options import EconomyOptions
 from jsam.cli.output import progress_bar
+from jsam.errors import InputError
 from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms import USBM, mechanism_named
 from jsam.mechanism.mechanisms.base import RangeMechanism
@@ -54,18 +55,43 @@ class Inputs:
             return mechanism, None
         from jsam.mechanism.budgeting import loss_weight_for_budget
 
-        with progress_bar(f"Budget of {mechanism.name}") as bar:
-            plan = loss_weight_for_budget(
-                mechanism,
-                self.options.budget,
-                prior=self.market.prior,
-                num_clients=self.market.num_clients,
-                probability=self.options.budget_probability,
-                losses=self.market.losses,
-                seed=self.options.seed,
-                progress=bar.reach,
-            )
+        try:
+            with progress_bar(f"Budget of {mechanism.name}") as bar:
+                plan = loss_weight_for_budget(
+                    mechanism,
+                    self.options.budget,
+                    prior=self.market.prior,
+                    num_clients=self.market.num_clients,
+                    probability=self.options.budget_probability,
+                    losses=self.market.losses,
+                    seed=self.options.seed,
+                    progress=bar.reach,
+                )
+        except OverflowError as error:
+            raise self.too_large(mechanism.name) from error
+        except InputError as error:
+            if type(error) is not InputError or "budget" in str(error):
+                raise
+            # It may speak of a loss weight, which the user did not give.
+            raise InputError(
+                f"--budget {self.options.budget:g} cannot be turned into a loss weight: {error}"
+            ) from error
         return mechanism.with_loss_weight(plan.loss_weight), plan
+
+    def too_large(self, name: str, loss_weight: float | None = None) -> InputError:
+        """The error for numbers beyond floating point: which of them is to blame, only the user can tell."""
+        options, reports = self.options, self.market.sensitivities
+        blamed = [f"sensitivities from {reports.min():g} to {reports.max():g}"]
+        if options.budget is not None:
+            blamed.append(f"--budget {options.budget:g}")
+        if loss_weight is not None:
+            blamed.append(f"loss weight {loss_weight:g}")
+        blamed += [f"noise weight {options.noise_weight:g}", f"bias weight {options.bias_weight:g}"]
+        if options.max_epsilon is not None:
+            blamed.append(f"--max-epsilon {options.max_epsilon:g}")
+        return InputError(
+            f"{name} gets too large for floating-point numbers, with {', '.join(blamed)}; use other units"
+        )
 
     @property
     def prior_text(self) -> str:

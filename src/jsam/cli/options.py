@@ -68,6 +68,12 @@ class EconomyOptions:
     ] = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of whatever is drawn at random.", rich_help_panel=WEIGHTS)] = 0
 
+    @property
+    def past_reports(self) -> list[str]:
+        """The file that --prior reads, if it reads one."""
+        name, _, file = (self.prior or "").partition(":")
+        return [file.strip()] if name.strip() == "empirical" else []
+
     def check(self) -> None:
         """Exactly one of loss weight and budget."""
         if self.loss_weight is not None and self.budget is not None:

@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from jsam.errors import InputError
-from jsam.report.files import check_target, write_atomically
+from jsam.report.files import check_target, same_file, writing
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -51,13 +51,21 @@ def fail(message: str) -> int:
     return EXIT_BAD_INPUT
 
 
-def check_targets(output: Path | None, plot: Path | None = None) -> None:
-    """Refuse what could never be written or drawn, before anything is computed."""
-    if output is not None and str(output) != "-":
-        check_target(output)
+def check_targets(output: Path | None, plot: Path | None = None, *, sources: Sequence[str] = ()) -> None:
+    """Refuse what could never be written or drawn, and to write over what is read, before anything is computed."""
+    output = None if output is None or str(output) == "-" else output
+    for option, target in (("--output", output), ("--plot", plot)):
+        if target is None:
+            continue
+        check_target(target)
+        for source in sources:
+            if same_file(source, target):
+                read = "standard input" if source == "-" else repr(source)
+                raise InputError(f"{option} {str(target)!r} would overwrite {read}, which is read; name another file")
     if plot is None:
         return
-    check_target(plot)
+    if output is not None and same_file(output, plot):
+        raise InputError(f"--output and --plot both name {str(plot)!r}; each needs a file of its own")
     if plot.suffix.lower() not in PICTURES:
         raise InputError(f"--plot {str(plot)!r}: the name must end in {' or '.join(PICTURES)}")
     from importlib.util import find_spec
@@ -90,12 +98,22 @@ def rendered(*parts: RenderableType, to_file: bool = False) -> str:
     return page.read()
 
 
-def deliver(text: str, output: Path | None) -> None:
-    """Hand over a result: all of it, to the file or to standard output."""
-    if output is not None and str(output) != "-":
-        write_atomically(output, text.encode())
-        say(f"wrote {output}")
-        return
+def deliver(text: str, output: Path | None, *, picture: bytes = b"", plot: Path | None = None) -> None:
+    """Hand over a result, to the file or to standard output, and its picture: all of it, or no file at all."""
+    files = {} if plot is None else {plot: picture}
+    printed = output is None or str(output) == "-"
+    if output is not None and not printed:
+        files[output] = text.encode()
+    with writing(files):
+        gone = printed and not _print(text)
+    for path in files:
+        say(f"wrote {path}")
+    if gone:
+        raise typer.Exit(EXIT_PIPE_CLOSED)
+
+
+def _print(text: str) -> bool:
+    """Whether the reader of standard output was still there."""
     if sys.stdout is None:
         raise InputError("standard output is closed; open it, or name a file with --output")
     try:
@@ -105,8 +123,9 @@ def deliver(text: str, output: Path | None) -> None:
         # Python would complain once more when it flushes the stream on its way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
-            raise typer.Exit(EXIT_PIPE_CLOSED) from None
+            return False
         raise InputError(f"cannot write to standard output: {error.strerror or error}") from error
+    return True
 
 
 class Bar:

@@ -18,10 +18,11 @@ from jsam.cli.options import (
     ResultOptions,
     with_options,
 )
-from jsam.cli.output import Format, check_targets, chosen_format, deliver, progress_bar, rendered, say
-from jsam.errors import InputError
+from jsam.cli.output import Format, check_targets, chosen_format, deliver, progress_bar, rendered
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.mechanisms import plan as make_contract
+from jsam.mechanism.mechanisms.base import RangeMechanism
+from jsam.mechanism.payments import Progress
 from jsam.report.plain import csv_text, json_text
 
 if TYPE_CHECKING:
@@ -59,35 +60,38 @@ def plan(
 
     Exit codes: 0 done, 2 bad input (one line on standard error).
     """
-    check_targets(result.output, plot)
+    check_targets(result.output, plot, sources=[clients, *economy.past_reports])
     inputs = Inputs.read(clients, economy)
     contract, budget_plan = planned(inputs, mechanism, payments=payments)
-    text = _text(contract, budget_plan, inputs, result)
+    text, picture = _text(contract, budget_plan, inputs, result), b""
     if plot is not None:
-        from jsam.report.figures import plot_plan
+        from jsam.report.figures import plan_picture
 
-        plot_plan(contract, plot)
-        say(f"wrote {plot}")
-    deliver(text, result.output)
+        picture = plan_picture(contract, plot.suffix)
+    deliver(text, result.output, picture=picture, plot=plot)
 
 
 def planned(inputs: Inputs, name: str, *, payments: bool) -> tuple[Contract, BudgetPlan | None]:
     """The contract of one mechanism, under the budget if there is one."""
     mechanism, budget_plan = inputs.within_budget(inputs.mechanism(name))
-    with (
-        inputs.table.locating_errors(),
-        progress_bar(f"Payments of {name}", inputs.market.num_clients) as bar,
-        np.errstate(all="ignore"),
-    ):
-        contract = make_contract(inputs.market, mechanism, payments=payments, progress=bar.advance)
-        results = (contract.objective, contract.expected_cost, contract.total_payment or 0.0)
-    if not np.isfinite(results).all():
-        least, most = inputs.market.sensitivities.min(), inputs.market.sensitivities.max()
-        raise InputError(
-            f"sensitivities from {least:g} to {most:g} with loss weight {mechanism.loss_weight:g} and noise weight"
-            f" {mechanism.noise_weight:g}: {name} gets too large for floating-point numbers; use other units"
-        )
+    with progress_bar(f"Payments of {name}", inputs.market.num_clients) as bar:
+        contract = finite_contract(inputs, mechanism, payments=payments, progress=bar.advance)
     return dataclasses.replace(contract, budget=inputs.options.budget), budget_plan
+
+
+def finite_contract(
+    inputs: Inputs, mechanism: RangeMechanism, *, payments: bool, progress: Progress | None = None
+) -> Contract:
+    """The contract, unless it gets too large for floating-point numbers; then it is refused."""
+    trouble: OverflowError | None = None
+    try:
+        with inputs.table.locating_errors():
+            contract = make_contract(inputs.market, mechanism, payments=payments, progress=progress)
+        if np.isfinite((contract.objective, contract.expected_cost, contract.total_payment or 0.0)).all():
+            return contract
+    except OverflowError as error:
+        trouble = error
+    raise inputs.too_large(mechanism.name, mechanism.loss_weight) from trouble
 
 
 def _text(contract: Contract, budget_plan: BudgetPlan | None, inputs: Inputs, result: ResultOptions) -> str:

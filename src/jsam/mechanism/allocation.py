@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -110,7 +110,7 @@ def _values(rule: Rule, ranked: Ranked, rows: int, which: IntArray) -> Values:
     if rule.weights.max_epsilon is None:
         return evaluate(rule.profiles, which, ranked, rule.weights)
     # Lifting the cap on ε can only help: whatever is beaten without it cannot win with it.
-    uncapped = Weights(**{**rule.weights.__dict__, "max_epsilon": None})
+    uncapped = replace(rule.weights, max_epsilon=None)
     lower = evaluate(rule.profiles, which, ranked, uncapped).objective
     objective, cost, scale = np.full(lower.shape, np.inf), np.zeros(lower.shape), np.zeros(lower.shape)
     capped: IntArray = np.zeros(lower.shape, dtype=np.int64)

@@ -15,10 +15,10 @@ import numpy as np
 
 from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms.base import RangeMechanism
-from jsam.mechanism.priors import EmpiricalPrior, UniformPrior
+from jsam.mechanism.priors import EmpiricalPrior, UniformPrior, scipy_family
 
 # Raise when the same inputs would give another answer.
-VERSION = 1
+VERSION = 2
 
 
 def user_cache() -> Path:
@@ -87,11 +87,8 @@ def _describe(prior: Any) -> Any:
         return ["uniform", prior.bottom, prior.top]
     if isinstance(prior, EmpiricalPrior):
         return ["empirical", hashlib.sha256(np.sort(prior.reports).tobytes()).hexdigest()]
-    name = getattr(getattr(prior, "dist", None), "name", None)
-    # A family of the user's own may share a name with another: only scipy's are known by theirs.
-    if name is None or not type(prior.dist).__module__.startswith("scipy.stats") or name == "histogram":
-        return None
-    return [type(prior.dist).__name__, _plain(prior.args), _plain(sorted(prior.kwds.items()))]
+    family = scipy_family(prior)
+    return None if family is None else [family, _plain(prior.args), _plain(sorted(prior.kwds.items()))]
 
 
 def _plain(value: Any) -> Any:

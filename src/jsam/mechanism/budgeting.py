@@ -18,7 +18,6 @@ from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.allocation import CHUNK, Rule, SortedRows, minimise
 from jsam.mechanism.budget_cache import BudgetCache, fingerprint
-from jsam.mechanism.inner import Weights
 from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms.base import RangeMechanism
 from jsam.mechanism.priors import Prior
@@ -41,6 +40,7 @@ class BudgetPlan:
     expected_cost_error: float  # standard error over the draws
     payment_quantiles: dict[float, float]  # of Σπ
     draws: int
+    payment_draws: int  # of them, those whose payments were computed
     seed: int
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,15 +81,20 @@ def loss_weight_for_budget(
     template = _template(prior, num_clients, losses)
     rule = replace(mechanism, loss_weight=1.0).rule(len(mechanism.active(template)))
     draws = draws or _default_draws(num_clients, len(rule.profiles))
+    payment_draws = int(min(draws, np.clip(40_000 // num_clients, 8, 400)))
+    if probability is not None:
+        # A share of 1 − P must be seen often enough to be told from none.
+        payment_draws = max(payment_draws, math.ceil(10 / (1 - probability)))
     if draws < 2:
         raise InputError(f"draws is {draws}; at least 2 are needed")
     cache = BudgetCache.default() if cache is None else cache
+    draws = max(draws, payment_draws)
     key = fingerprint(mechanism, template, budget=budget, probability=probability, draws=draws, seed=seed)
-    known = cache.get(key)
+    known = _restored(cache.get(key))
     if known is not None:
-        return BudgetPlan(**known)
+        return known
     tell = progress or (lambda done: None)
-    sample = _Sample(mechanism, template, rule, draws, seed)
+    sample = _Sample(mechanism, template, rule, draws, payment_draws, seed)
     eta = _expected(sample, budget, lambda done: tell(done * 0.4))
     if probability is not None:
         eta = _probable(sample, budget, probability, eta, lambda done: tell(0.4 + done * 0.4))
@@ -103,10 +108,27 @@ def loss_weight_for_budget(
         expected_cost_error=float(costs.std(ddof=1) / math.sqrt(len(costs))),
         payment_quantiles={q: float(np.quantile(totals, q)) for q in QUANTILES},
         draws=draws,
+        payment_draws=len(totals),
         seed=seed,
     )
     cache.put(key, plan.__dict__)
     return plan
+
+
+def _restored(stored: dict[str, Any] | None) -> BudgetPlan | None:
+    """A plan from the cache; None if what is stored there is none."""
+    try:
+        plan = BudgetPlan(**(stored or {}))
+    except TypeError:
+        return None
+    numbers: tuple[object, ...] = (
+        plan.loss_weight,
+        plan.expected_cost,
+        plan.expected_cost_error,
+        *plan.payment_quantiles.values(),
+    )
+    sound = all(isinstance(number, float) and math.isfinite(number) for number in numbers)
+    return plan if sound and plan.loss_weight > 0 and tuple(plan.payment_quantiles) == QUANTILES else None
 
 
 def _template(prior: Prior | Sequence[Prior], num_clients: int, losses: FloatArray | None) -> Market:
@@ -128,8 +150,11 @@ def _default_draws(num_clients: int, num_profiles: int) -> int:
 class _Sample:
     """Markets drawn once, on which every η is tried."""
 
-    def __init__(self, mechanism: RangeMechanism, template: Market, rule: Rule, draws: int, seed: int) -> None:
+    def __init__(
+        self, mechanism: RangeMechanism, template: Market, rule: Rule, draws: int, payment_draws: int, seed: int
+    ) -> None:
         self._mechanism, self._template, self._rule = mechanism, template, rule
+        self.num_payments = payment_draws  # payments take longer than costs: fewer draws serve for their distribution
         rng = np.random.default_rng(np.random.SeedSequence([seed, 0xB0D6E7]))
         N = template.num_clients
         self._reports = np.empty((draws, N))
@@ -147,8 +172,7 @@ class _Sample:
 
     def costs(self, eta: float) -> FloatArray:
         """Σ v ε of every draw."""
-        weights = Weights(**{**self._rule.weights.__dict__, "loss_weight": eta})
-        rule = replace(self._rule, weights=weights)
+        rule = replace(self._rule, weights=replace(self._rule.weights, loss_weight=eta))
         parts = zip(self._ranked, self._rows, strict=True)
         return np.concatenate([minimise(rule, ranked, len(rows)).cost for ranked, rows in parts])
 
@@ -160,11 +184,6 @@ class _Sample:
 
     def _at(self, eta: float) -> RangeMechanism:
         return replace(self._mechanism, loss_weight=eta, tolerance=PAYMENT_TOLERANCE)
-
-    @property
-    def num_payments(self) -> int:
-        """Payments take longer than costs: fewer draws serve for their distribution."""
-        return int(min(len(self._reports), np.clip(40_000 // self._template.num_clients, 8, 400)))
 
     def payments(self, eta: float, progress: FractionDone) -> FloatArray:
         """Σ π of the first draws."""
@@ -208,8 +227,8 @@ def _expected(sample: _Sample, budget: float, progress: FractionDone) -> float:
         above = excess(high)
         if high > 600:
             raise InputError(
-                f"budget {budget:g} is never spent: the caps keep the cost below it at every loss weight; lower the"
-                " budget or lift the caps"
+                f"budget {budget:g} is never spent at any loss weight that can be computed: lower it, or lift the caps"
+                " if there are any"
             )
     for step in range(200):
         if below > -1e-7 or high - low < 1e-9:

@@ -128,7 +128,7 @@ def _capped(
         noise = sum(squares[..., b] * np.minimum(ends[..., b], j) for b in blocks)
         with np.errstate(invalid="ignore"):
             rest = np.where(np.isinf(S), np.inf, S - inside)
-        return d * d + Q * np.asarray(noise) / E**2, np.maximum(rest, 0.0)
+        return d * d + Q * np.asarray(noise) * (1 / E) ** 2, np.maximum(rest, 0.0)
 
     low = np.zeros(S.shape, dtype=np.int64)
     high = np.array(ends[..., -1])  # how many ranks are capped lies in [low, high]
@@ -138,7 +138,7 @@ def _capped(
         p = profiles.probs_at(which, j)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             touch = E * np.cbrt(ranked.cost_at(np.minimum(j, profiles.num_clients - 1)) / p**2)
-            fits = touch**3 * np.sqrt(e2 + Q * T / touch**2) >= eta * Q
+            fits = ~(touch**3 * np.sqrt(e2 + Q * T / touch**2) < eta * Q)  # a cap that overflows binds nobody
         fits |= p == 0
         high = np.where(fits & (low < high), j, high)
         low = np.where(~fits & (low < high), j + 1, low)

@@ -12,7 +12,7 @@ import numpy as np
 
 from jsam.errors import InputError, NotSupportedError, ReportError
 from jsam.mechanism._arrays import FloatArray, IntArray
-from jsam.mechanism.priors import Prior
+from jsam.mechanism.priors import Prior, scipy_family
 from jsam.mechanism.virtual_cost import VirtualCost
 
 
@@ -34,6 +34,7 @@ class Market:
 
     def __post_init__(self) -> None:
         c = _numbers("sensitivities", self.sensitivities)
+        c.flags.writeable = False
         object.__setattr__(self, "sensitivities", c)
         if len(c) == 0:
             raise InputError("there are no clients: at least one report is needed")
@@ -43,7 +44,7 @@ class Market:
         bad = np.flatnonzero(~(np.isfinite(c) & (c > 0)))
         if len(bad):
             raise self._refused(int(bad[0]), "a sensitivity must be a positive, finite number")
-        if isinstance(self.prior, list | tuple):
+        if isinstance(self.prior, Sequence | np.ndarray) and not isinstance(self.prior, str):
             if len(self.prior) != len(c):
                 raise InputError(f"{len(self.prior)} priors for {len(c)} clients: give one for all, or one each")
             object.__setattr__(self, "prior", tuple(self.prior))
@@ -141,11 +142,11 @@ _COSTS: dict[Any, VirtualCost] = {}
 
 def virtual_cost_of(prior: Any) -> VirtualCost:
     """The prior's virtual cost; equal distributions share one, since looking for irregular stretches takes time."""
-    dist = getattr(prior, "dist", None)
     key: Any = id(prior)
-    if dist is not None and hasattr(prior, "kwds"):
+    family = scipy_family(prior)
+    if family is not None:
         try:
-            key = (dist.name, type(dist), tuple(prior.args), tuple(sorted(prior.kwds.items())))
+            key = (family, tuple(prior.args), tuple(sorted(prior.kwds.items())))
             hash(key)
         except TypeError:
             key = id(prior)

@@ -24,6 +24,7 @@ AFFINE_LEAF = 256  # without a mesh larger blocks are quicker
 FIRST_CELLS = 4
 MOST_CELLS = 1024
 TOLERANCE = 1e-7  # of a payment, certified; the actual error is smaller still
+LOST_DIGITS = 1e-9  # of a payment: a larger rounding error asks for another way
 ROUNDING = 16 * np.finfo(np.float64).eps
 
 Progress = Callable[[int], None]
@@ -41,6 +42,7 @@ def rents(
     own: OwnReport,
     ranks: IntArray,
     reports: FloatArray,
+    epsilons: FloatArray,
     cost: VirtualCost,
     objective: float | FloatArray,
     *,
@@ -49,26 +51,50 @@ def rents(
 ) -> Rents:
     """∫ from each report to the top, for clients (rising `ranks`) that share a virtual cost and are selected.
 
-    `objective` is the minimal objective at the reports.
+    `epsilons` and `objective` are their ε and the minimal objective at these reports.
     """
     values, bounds = np.zeros(len(ranks)), np.zeros(len(ranks))
+    if cost.affine is None:
+        _by_quadrature(own, ranks, reports, cost, tolerance, progress, values, bounds)
+        return Rents(rents=values, error_bounds=bounds)
     objective = np.broadcast_to(np.asarray(objective, dtype=np.float64), values.shape)
-    start = cost(reports)
     top = np.full(len(ranks), cost.at_top)
     done = 0
-    low, leaf = (start, LEAF) if cost.affine is None else (top, AFFINE_LEAF)
-    for block in own.blocks(ranks, low, top, leaf):
+    for block in own.blocks(ranks, top, top, AFFINE_LEAF):
         part = slice(done, done + len(block.ranks))
         done += len(block.ranks)
-        if cost.affine is not None:
-            at_top = own.curve(block, block.ranks, top[part]).objective
-            values[part] = np.maximum(at_top - objective[part], 0.0) / cost.affine[1]
-            bounds[part] = ROUNDING * at_top / cost.affine[1]
-        else:
-            values[part], bounds[part] = _integrate(own, block, reports[part], start[part], cost, tolerance)
+        at_top = own.curve(block, block.ranks, top[part]).objective
+        values[part] = np.maximum(at_top - objective[part], 0.0) / cost.affine[1]
+        bounds[part] = ROUNDING * at_top / cost.affine[1]
         if progress is not None:
             progress(len(block.ranks))
+    # Where the loss is most of the objective (a low cap on ε), the difference of two optima has lost its digits.
+    lost = np.flatnonzero(bounds > LOST_DIGITS * (reports * epsilons + values))
+    if len(lost):
+        finer, closer = np.zeros(len(lost)), np.zeros(len(lost))
+        _by_quadrature(own, ranks[lost], reports[lost], cost, tolerance, None, finer, closer)
+        values[lost], bounds[lost] = finer, closer
     return Rents(rents=values, error_bounds=bounds)
+
+
+def _by_quadrature(
+    own: OwnReport,
+    ranks: IntArray,
+    reports: FloatArray,
+    cost: VirtualCost,
+    tolerance: float,
+    progress: Progress | None,
+    values: FloatArray,
+    bounds: FloatArray,
+) -> None:
+    start = cost(reports)
+    done = 0
+    for block in own.blocks(ranks, start, np.full(len(ranks), cost.at_top), LEAF):
+        part = slice(done, done + len(block.ranks))
+        done += len(block.ranks)
+        values[part], bounds[part] = _integrate(own, block, reports[part], start[part], cost, tolerance)
+        if progress is not None:
+            progress(len(block.ranks))
 
 
 def _integrate(
@@ -89,9 +115,11 @@ def _integrate(
         beyond = np.where(dropped.kept, np.nextafter(end, np.inf), end)
         stop = np.maximum(cost.report_at(beyond, reports, far), reports)
         block = own.narrowed(block, start, end)
+    # Where a client is dropped is known to the rounding of G alone.
     width = end - start
     sloping = stop - reports - cost.flat_between(reports, stop)
     rounding = ROUNDING * end_value * np.divide(sloping, width, out=np.zeros_like(width), where=width > 0)
+    rounding = np.where(dropped.kept, 0.0, rounding)
     span = Span(low=reports, high=stop, v_low=start, v_high=end, G_high=end_value, eps_high=end_eps)
     cells = Cells.over(own, block, cost, span, np.linspace(0, 1, FIRST_CELLS + 1))
     while True:
@@ -173,6 +201,6 @@ def _tail(cells: Cells, allowed: FloatArray) -> FloatArray:
         raise DivergentPaymentError(
             "the prior's tail makes payments diverge: some client can never be dropped here, and its ε falls only like"
             f" report^-{float(power.min()):.3g} (clearly faster than report^-1 is needed); use a prior with a lighter"
-            " tail or bounded support, or a mechanism that can drop any client (jsam, with enough others under its caps)"
+            " tail or bounded support, or a mechanism that can drop any client (jsam, its caps allowing)"
         )
     return tail

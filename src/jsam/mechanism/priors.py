@@ -7,7 +7,9 @@ Any frozen continuous distribution of `scipy.stats` is a prior. `EmpiricalPrior`
 from __future__ import annotations
 
 import csv
+import io
 import math
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -66,7 +68,7 @@ class UniformPrior:
     def isf(self, q: Any) -> Any:
         return self.top - np.asarray(q, dtype=np.float64)[()] * (self.top - self.bottom)
 
-    def rvs(self, size: Any = 1, random_state: Any = None) -> Any:
+    def rvs(self, size: Any = None, random_state: Any = None) -> Any:
         return np.random.default_rng(random_state).uniform(0.0, 1.0, size) * (self.top - self.bottom) + self.bottom
 
 
@@ -159,9 +161,22 @@ class EmpiricalPrior:
             low, high = np.where(above, low, middle), np.where(above, middle, high)
         return np.exp((low + high) / 2)[()]
 
-    def rvs(self, size: Any = 1, random_state: Any = None) -> Any:
+    def rvs(self, size: Any = None, random_state: Any = None) -> Any:
         rng = np.random.default_rng(random_state)
         return np.exp(rng.choice(self._centres, size=size) + self.bandwidth * rng.standard_normal(size))
+
+
+def scipy_family(prior: Any) -> str | None:
+    """The name in scipy.stats of the family that a frozen distribution belongs to; None for a family of one's own.
+
+    Only of scipy's own do name and arguments tell everything: a histogram or a user's class carries more state.
+    """
+    dist = getattr(prior, "dist", None)
+    stats = sys.modules.get("scipy.stats")
+    if dist is None or stats is None or not hasattr(prior, "kwds"):
+        return None
+    name = getattr(dist, "name", "")
+    return name if type(dist) is type(getattr(stats, str(name), None)) else None
 
 
 def validate_prior(prior: Any) -> Prior:
@@ -237,6 +252,8 @@ def _numbers(arguments: str) -> tuple[list[float], dict[str, float]]:
         if not math.isfinite(number):
             raise InputError(f"{value!r} is not finite")
         if equals:
+            if key.strip() in named:
+                raise InputError(f"{key.strip()!r} is given twice")
             named[key.strip()] = number
         elif named:
             raise InputError(f"{part!r} stands after a named argument; give it a name too")
@@ -248,15 +265,18 @@ def _numbers(arguments: str) -> tuple[list[float], dict[str, float]]:
 def read_reports(path: Path) -> FloatArray:
     """Past reports from a CSV with a `sensitivity` column (or one column without a header)."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        text = path.read_bytes().decode("utf-8-sig")
+        if "\0" in text:
+            raise csv.Error
+        reader = csv.reader(io.StringIO(text, newline=""))
+        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
+    except (OSError, ValueError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or "it is not a text file"
         raise InputError(f"cannot read past reports from {str(path)!r}: {reason}") from error
     column, first = 0, 0
-    if rows and "sensitivity" in rows[0][1]:
-        column, first = rows[0][1].index("sensitivity"), 1
+    header = [cell.casefold() for cell in rows[0][1]] if rows else []
+    if "sensitivity" in header:
+        column, first = header.index("sensitivity"), 1
     values = []
     for line, row in rows[first:]:
         cell = row[column] if column < len(row) else ""

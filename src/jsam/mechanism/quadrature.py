@@ -150,6 +150,7 @@ def _by_envelope(z: FloatArray, v: FloatArray, G: FloatArray, eps: FloatArray) -
         around[0, ..., 0], around[2, ..., -1] = slope[..., 0], slope[..., -1]
         spread = around.max(axis=0) - around.min(axis=0)
         covariance = 0.5 * np.maximum(eps[..., :-1] - eps[..., 1:], 0.0) * spread * dv
+        covariance += 4 * np.finfo(np.float64).eps * G[..., 1:] * slope  # the rounding of ΔG
         estimate = slope * dG
     estimate = np.clip(np.where(np.isfinite(estimate), estimate, (high + low) / 2), low, high)
     bound = np.where(np.isfinite(covariance), np.minimum(covariance, monotone), monotone)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jsam.mechanism._arrays import BoolArray, FloatArray
-from jsam.mechanism.priors import Prior, UniformPrior, validate_prior
+from jsam.mechanism.priors import Prior, UniformPrior, scipy_family, validate_prior
 
 # How finely a prior is looked at to see whether v rises; its convex minorant is taken where it does not.
 QUANTILES, STEPS = 64, 96
@@ -45,7 +45,7 @@ class VirtualCost:
         """The virtual cost of a prior, ironed if need be."""
         prior = validate_prior(prior)
         bottom, top = (float(x) for x in prior.support())
-        if isinstance(prior, UniformPrior) or getattr(getattr(prior, "dist", None), "name", None) == "uniform":
+        if isinstance(prior, UniformPrior) or scipy_family(prior) == "uniform":
             return cls(prior=prior, bottom=bottom, top=top, affine=(-bottom, 2.0))
         return cls(prior=prior, bottom=bottom, top=top, flats=_ironed(prior))
 

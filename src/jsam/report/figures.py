@@ -44,7 +44,7 @@ SENSITIVITY = "sensitivity c (money per unit of ε)"
 PAPER_POINTS = ((1.32, 27), (3.45, 41))
 
 
-def plot_plan(contract: Contract, path: str | Path) -> None:
+def plan_picture(contract: Contract, kind: str = "png") -> bytes:
     """Selection probability, ε, payment and cost of every client against its sensitivity; excluded ones shaded."""
     with _style():
         figure, axes = _figure(2, 2, size=(10.0, 7.4))
@@ -69,7 +69,7 @@ def plot_plan(contract: Contract, path: str | Path) -> None:
             _sensitivity_axis(axis, c, kept)
         _point_out(contract, (selection, contract.selection_probs), (epsilon, contract.epsilons), (cost, counted))
         figure.suptitle(_plan_title(contract), x=0.01, ha="left", fontsize=11.5)
-        _save(figure, path)
+        return _picture(figure, kind)
 
 
 def _plan_title(contract: Contract) -> str:
@@ -134,7 +134,7 @@ def _sensitivity_axis(axis: Axes, c: FloatArray, kept: BoolArray) -> None:
         axis.text(0.985, 0.06, text, transform=axis.transAxes, ha="right", color=GREY, fontsize=9)
 
 
-def plot_compare(rows: Sequence[Mapping[str, Any]], sweep: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+def compare_picture(rows: Sequence[Mapping[str, Any]], sweep: Sequence[Mapping[str, Any]], kind: str = "png") -> bytes:
     """Cost against loss bound, cost against η and selected clients against cost, a curve a mechanism.
 
     `sweep` holds plain records over a range of loss weights; `rows` the ones that were asked for, marked by dots.
@@ -164,7 +164,7 @@ def plot_compare(rows: Sequence[Mapping[str, Any]], sweep: Sequence[Mapping[str,
         figure.suptitle(
             f"Noise weight {asked_noise:g}; the dots are what was asked for", x=0.01, ha="left", fontsize=11
         )
-        _save(figure, path)
+        return _picture(figure, kind)
 
 
 AXES_OF_COMPARE = (
@@ -250,7 +250,7 @@ def plot_fitted_budget(curves: Sequence[Mapping[str, Any]], path: str | Path) ->
                 axis.text(0.98, 0.95, text, transform=axis.transAxes, ha="right", va="top", color=BLUE)
             axis.set(title=curve["title"], xlabel="reported " + SENSITIVITY, ylim=(0, None))
         axes.flat[0].set_ylabel("ε bought from the client")
-        _save(figure, path)
+        write_atomically(path, _picture(figure, Path(path).suffix))
 
 
 def _style() -> Any:
@@ -269,8 +269,8 @@ def _figure(rows: int, columns: int, *, size: tuple[float, float], **options: An
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def _save(figure: Figure, path: str | Path) -> None:
-    """Draw in memory first, so that the file is whole or not there."""
+def _picture(figure: Figure, kind: str) -> bytes:
+    """Drawn in memory, so that a file is whole or not there. The kind may be a file's suffix: png or .PNG."""
     picture = io.BytesIO()
-    figure.savefig(picture, format=Path(path).suffix.lstrip(".").lower() or "png")
-    write_atomically(path, picture.getvalue())
+    figure.savefig(picture, format=kind.lstrip(".").lower() or "png")
+    return picture.getvalue()

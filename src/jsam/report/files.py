@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from jsam.errors import InputError
 
@@ -21,31 +25,64 @@ def check_target(path: str | Path) -> None:
         raise InputError(f"cannot write {str(path)!r}: no permission to write {str(nearest)!r}")
 
 
+def same_file(one: str | Path, other: str | Path) -> bool:
+    """Whether writing the one would replace the other; `-` is standard input. Devices and pipes are never replaced."""
+    try:
+        first = os.fstat(0) if str(one) == "-" else os.stat(one)
+        return stat.S_ISREG(first.st_mode) and os.path.samestat(first, os.stat(other))
+    except (OSError, ValueError):  # one of them is not there yet
+        return str(one) != "-" and Path(one).resolve() == Path(other).resolve()
+
+
 def write_atomically(path: str | Path, content: bytes) -> None:
     """Write a file beside its place and then move it there. Folders on the way are made."""
+    with writing({path: content}):
+        pass
+
+
+@contextmanager
+def writing(files: Mapping[Any, bytes]) -> Iterator[None]:
+    """Write files beside their places, and move them all there once the body is through; if it fails, none."""
+    parts: list[tuple[Path, str]] = []
+    made: list[Path] = []
+    path: str | Path = ""
     try:
-        target = Path(path)
-        if target.exists() and not target.is_file():
-            # A pipe or /dev/stdout: it cannot be replaced, only written to.
-            target.write_bytes(content)
-            return
-        target = target.resolve()
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _replace(target, content)
-    except OSError as error:
-        raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
+        for path, content in files.items():
+            if not _is_device(path):
+                parts.append(_part(Path(path).resolve(), content))
+        yield
+        for path, content in files.items():
+            if _is_device(path):
+                Path(path).write_bytes(content)
+        for path, name in parts:
+            new = not path.exists()
+            os.replace(name, path)
+            made += [path] * new
+    except BaseException as error:
+        for leftover in (*made, *(Path(name) for _, name in parts)):
+            leftover.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
+        raise
 
 
-def _replace(target: Path, content: bytes) -> None:
+def _is_device(path: str | Path) -> bool:
+    """A pipe or /dev/stdout: it cannot be replaced, only written to."""
+    return Path(path).exists() and not Path(path).is_file()
+
+
+def _part(target: Path, content: bytes) -> tuple[Path, str]:
+    """The content in a file of its own beside the target, ready to be moved there."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
         os.chmod(name, target.stat().st_mode if target.exists() else 0o666 & ~_umask())
-        os.replace(name, target)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+    return target, name
 
 
 def _umask() -> int:

@@ -97,7 +97,7 @@ def _edges(curve: Curve, truth: float, first: float, prior: Any) -> tuple[FloatA
     if math.isfinite(top):
         # Where the density vanishes v is infinite, and so the last report but one stands for the top.
         end = top if math.isfinite(float(prior.logpdf(top))) else math.nextafter(top, 0.0)
-        return np.geomspace(truth, end, 5 + math.ceil(math.log2(top / truth))), 0.0
+        return np.geomspace(truth, end, 5 + math.ceil(math.log2(top) - math.log2(truth))), 0.0
     edges = [truth]
     while edges[-1] < 1e290:
         ahead: FloatArray = edges[-1] * np.exp2(np.arange(1.0, 17.0))

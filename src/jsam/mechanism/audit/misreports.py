@@ -54,8 +54,8 @@ class Probe:
     @property
     def worst(self) -> int:
         """Index of the lie that brings most; the truth itself is none."""
-        lies = np.where(self.reports == self.truth, -math.inf, self.relative_gains)
-        return int(np.nanargmax(lies))
+        gains = self.relative_gains
+        return int(np.argmax(np.where((self.reports == self.truth) | np.isnan(gains), -math.inf, gains)))
 
     @property
     def worst_report(self) -> float:
@@ -75,7 +75,7 @@ class Probe:
         """The largest relative rise of ε between neighbouring reports, and those two reports."""
         low, high = self.scan_epsilons[:-1], self.scan_epsilons[1:]
         rises = (high - low) / np.maximum(np.maximum(low, high), np.finfo(np.float64).tiny)
-        i = int(np.nanargmax(rises))
+        i = int(np.argmax(np.where(np.isnan(rises), -math.inf, rises)))
         return float(rises[i]), float(self.scan[i]), float(self.scan[i + 1])
 
     @property

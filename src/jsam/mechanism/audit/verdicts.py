@@ -33,7 +33,7 @@ def check_truthfulness(market: Market, probes: list[Probe], *, held: bool) -> Ch
     name, gain = market.name_of(worst.client), worst.relative_gain
     lie = (
         f"client {name!r} gains {worst.gain:.6g} by reporting {worst.worst_report:.6g} instead of its true"
-        f" {worst.truth:.6g}: {gain:.3g} of its payment"
+        f" {worst.truth:.6g}: {gain:.3g} of the larger payment"
     )
     if not held:
         message = f"not claimed: {lie}" if gain > GAIN else "not claimed, though no lie was found that pays"
@@ -45,7 +45,7 @@ def check_truthfulness(market: Market, probes: list[Probe], *, held: bool) -> Ch
     if not gain <= GAIN:
         message = f"{lie}, above {GAIN:g}; {liars} of {len(probes)} audited clients gain by lying"
         found.append(Violation(check="truthfulness", client=name, value=gain, tolerance=GAIN, message=message))
-    fine = f"no lie pays: the best, by client {name!r}, changes its utility by {gain:.3g} of its payment"
+    fine = f"no lie pays: the best, by client {name!r}, changes its utility by {gain:.3g} of the larger payment"
     return passed_or_violated("truthfulness", found, fine, value=gain, tolerance=GAIN, client=name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -93,11 +93,11 @@ class RangeMechanism(ABC):
     def __post_init__(self) -> None:
         _check("loss_weight", self.loss_weight, lambda x: x > 0, "a positive number")
         _check("noise_weight", self.noise_weight, lambda x: x > 0, "a positive number")
-        _check("bias_weight", self.bias_weight, lambda x: x >= 0, "a number of 0 or more")
+        _check("bias_weight", self.bias_weight, lambda x: 0 <= x <= 1e100, "a number from 0 to 1e100")
         if self.max_selection_prob is not None:
             _check("max_selection_prob", self.max_selection_prob, lambda x: 0 < x <= 1, "a number above 0, at most 1")
         if self.max_epsilon is not None:
-            _check("max_epsilon", self.max_epsilon, lambda x: x > 0, "a positive number")
+            _check("max_epsilon", self.max_epsilon, lambda x: x >= 1e-100, "a number of 1e-100 or more")
 
     @property
     @abstractmethod
@@ -121,8 +121,6 @@ class RangeMechanism(ABC):
 
     def with_loss_weight(self, loss_weight: float) -> Self:
         """The same mechanism with another η."""
-        from dataclasses import replace
-
         return replace(self, loss_weight=loss_weight)
 
     def rule(self, num_clients: int) -> Rule:
@@ -206,7 +204,14 @@ class RangeMechanism(ABC):
             if len(kept) == 0:
                 continue
             earned = rents(
-                own, rank_of[kept], c[kept], self.price(cost), objective, tolerance=self.tolerance, progress=progress
+                own,
+                rank_of[kept],
+                c[kept],
+                eps[kept],
+                self.price(cost),
+                objective,
+                tolerance=self.tolerance,
+                progress=progress,
             )
             paid[kept] += earned.rents
             error = max(error, float(earned.error_bounds.max()))
@@ -228,13 +233,19 @@ class RangeMechanism(ABC):
         kept = at.epsilon > 0
         paid = z * at.epsilon
         if kept.any():
-            paid[kept] += self._rents(own, ranks[kept], z[kept], cost, at.objective[kept])
+            paid[kept] += self._rents(own, ranks[kept], z[kept], at.epsilon[kept], cost, at.objective[kept])
         return Responses(epsilons=at.epsilon, payments=paid)
 
     def _rents(
-        self, own: OwnReport, ranks: IntArray, z: FloatArray, cost: VirtualCost, objective: FloatArray
+        self,
+        own: OwnReport,
+        ranks: IntArray,
+        z: FloatArray,
+        epsilons: FloatArray,
+        cost: VirtualCost,
+        objective: FloatArray,
     ) -> FloatArray:
-        return rents(own, ranks, z, cost, objective, tolerance=self.tolerance).rents
+        return rents(own, ranks, z, epsilons, cost, objective, tolerance=self.tolerance).rents
 
 
 def _tie_order(market: Market, active: IntArray) -> IntArray | None:

@@ -40,6 +40,12 @@ class JSAMCI(JSAM):
         return market.sensitivities * eps, 0.0
 
     def _rents(
-        self, own: OwnReport, ranks: IntArray, z: FloatArray, cost: VirtualCost, objective: FloatArray
+        self,
+        own: OwnReport,
+        ranks: IntArray,
+        z: FloatArray,
+        epsilons: FloatArray,
+        cost: VirtualCost,
+        objective: FloatArray,
     ) -> FloatArray:
         return np.zeros(len(z))

@@ -14,11 +14,19 @@ from jsam.mechanism.mechanisms.fsbm import FSBM
 from jsam.mechanism.mechanisms.jsam import JSAM
 from jsam.mechanism.mechanisms.usbm import USBM
 
+
+def _compensated(**options: Any) -> USBM:
+    if options.get("selection_probs") is None:
+        raise InputError("usbm-compensated needs selection_probs (a column `selection_prob`): how often each is drawn")
+    return USBM(**options)
+
+
 # A name that ends in -M takes a number of clients.
 _BY_NAME: dict[str, Callable[..., RangeMechanism]] = {
     "jsam": JSAM,
     "jsam-ci": JSAMCI,
     "usbm": USBM,
+    "usbm-compensated": _compensated,
     "fsbm-M": FSBM,
     "bbm-M": BBM,
 }

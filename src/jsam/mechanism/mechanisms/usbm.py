@@ -34,12 +34,12 @@ class USBM(RangeMechanism):
         return equal_probabilities(num_clients, num_clients)
 
     def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract:
-        contract = super().plan(market, payments=payments, progress=progress)
         if self.selection_probs is None:
-            return contract
+            return super().plan(market, payments=payments, progress=progress)
         p = np.asarray(self.selection_probs, dtype=np.float64)
         if p.shape != (market.num_clients,) or not np.all(p > 0) or not np.isclose(p.sum(), 1, rtol=0, atol=1e-9):
             raise InputError(f"selection_probs must be {market.num_clients} positive numbers that sum to 1")
         if self.max_selection_prob is not None and p.max() > self.max_selection_prob:
             raise InputError(f"selection_probs reach {p.max():g}, above max_selection_prob {self.max_selection_prob:g}")
+        contract = super().plan(market, payments=payments, progress=progress)
         return replace(contract, selection_probs=p, update_weights=1 / (market.num_clients * p))
