@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from jsam.mechanism.contract import Contract
     from jsam.training.data import Dataset
     from jsam.training.settings import TrainingSettings
+    from jsam.training.task import Task
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -41,7 +43,7 @@ class Story:
     rounds: int
     per_round: int
     clip_norm: float
-    learning_rate: float
+    step: float
     similarity: float
     noise_weight: float
     max_selection_prob: float
@@ -49,11 +51,11 @@ class Story:
 
 
 MNIST = Story(
-    dataset="mnist", num_clients=100, rounds=100, per_round=5, clip_norm=1.0, learning_rate=1.5, similarity=50.0,
+    dataset="mnist", num_clients=100, rounds=100, per_round=5, clip_norm=1.0, step=0.45, similarity=50.0,
     noise_weight=200.0, max_selection_prob=0.05, budget=10.0,
 )  # fmt: skip
 DIGITS = Story(
-    dataset="digits", num_clients=10, rounds=60, per_round=5, clip_norm=1.0, learning_rate=1.0, similarity=50.0,
+    dataset="digits", num_clients=10, rounds=60, per_round=5, clip_norm=1.0, step=0.6, similarity=50.0,
     noise_weight=200.0, max_selection_prob=0.25, budget=10.0,
 )  # fmt: skip
 
@@ -152,7 +154,6 @@ def _told(contract: Contract, story: Story, data: Dataset, folder: Path, *, seed
     from jsam.training.models import build_model
     from jsam.training.task import Task, TaskSpec
 
-    settings = _settings(story, seed, rounds)
     spec = TaskSpec(
         dataset=story.dataset,
         num_clients=story.num_clients,
@@ -162,6 +163,7 @@ def _told(contract: Contract, story: Story, data: Dataset, folder: Path, *, seed
     )
     model = build_model(story.dataset, derived_seed(seed, "model"))
     task = Task(dataset=data, partition=spec.split(data), model=model, spec=spec)
+    settings = _settings(story, contract, task, seed, rounds)
     with warnings_as_lines(), RoundProgress(f"{contract.mechanism:5}", settings.rounds) as progress:
         result = train(contract, task, settings, folder, progress=progress)
     settlement, _ = settled(folder)
@@ -170,15 +172,23 @@ def _told(contract: Contract, story: Story, data: Dataset, folder: Path, *, seed
     )
 
 
-def _settings(story: Story, seed: int, rounds: int) -> TrainingSettings:
+def _settings(story: Story, contract: Contract, task: Task, seed: int, rounds: int) -> TrainingSettings:
+    """The step falls with the noise that a contract brings, by one rule: one step for all would favour somebody.
+
+    The rule looks at contract and schedule only, which are public.
+    """
+    from dataclasses import replace
+
+    from jsam.training.preparation import Preparation
     from jsam.training.settings import TrainingSettings
 
-    return TrainingSettings(
+    settings = TrainingSettings(
         rounds=rounds,
         per_round=story.per_round,
         clip_norm=story.clip_norm,
-        learning_rate=story.learning_rate,
         learning_rate_schedule="cosine",
         evaluate_every=10,
         seed=seed,
     )
+    noise = Preparation.of(contract, settings, task.partition.sizes).noise_ratio(task.num_parameters)
+    return replace(settings, learning_rate=story.step / math.sqrt(noise))

@@ -46,7 +46,9 @@ def verdict(told: list[Told], num_test: int) -> tuple[str, list[str]]:
         f"Both loss weights were set from the prior alone, so that each mechanism's expected cost is "
         f"{first.contract.budget:g}; for the reports that came in it is {costs}."
     )
-    return headline, [closing]
+    steps = " and ".join(f"{part.settlement.settings.learning_rate:.2g} ({part.contract.mechanism})" for part in told)
+    fitted = f"Each trains with the step that one rule fits to its own noise: {steps}; everything else is the same."
+    return headline, [closing, fitted]
 
 
 def show(told: list[Told], page: Path, headline: str, notes: list[str], seconds: float) -> None:
