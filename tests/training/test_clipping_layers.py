@@ -20,8 +20,9 @@ else:
 from torch import Tensor, nn
 
 from jsam.training.clipping import ClientBatch, ClippingEngine, reference_clipped_sum
+from jsam.training.clipping.convolution import ConvShape
 from jsam.training.clipping.layers.product import ProductRule
-from jsam.training.clipping.patches import ConvShape, unfold
+from jsam.training.clipping.patches import prepare, unfolder
 from jsam.training.clipping.workspace import Workspace
 
 EXAMPLES = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
@@ -97,17 +98,24 @@ def test_unfolded_patches_times_weights_are_the_convolution(
     case: tuple[nn.Conv2d, tuple[int, int]], seed: int, channels_last: bool
 ) -> None:
     layer, size = case
-    inputs = noise(2, layer.in_channels, *size, seed=seed)
+    inputs = noise(5, layer.in_channels, *size, seed=seed)
     if channels_last:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     expected = layer(inputs)
     shape, groups = ConvShape.of(layer), layer.groups
     weight = shape.from_weight(layer.weight)
     height, width = expected.shape[2:]
-    found = torch.zeros(2, groups, layer.out_channels // groups, height * width)
-    for matrix, piece in zip(unfold(inputs, shape, (height, width), Workspace()), weight, strict=True):
-        per_group = piece.view(groups, layer.out_channels // groups, -1)
-        found += torch.einsum("ngpc,goc->ngop", matrix.reshape(2, groups, height * width, -1), per_group)
+    blocks = unfolder(shape, inputs, (height, width), 2, Workspace())
+    prepared = prepare(inputs, shape, (height, width))
+    found = torch.zeros(5, groups, layer.out_channels // groups, height * width)
+    for start in (0, 2, 3):
+        blocks.load(prepared, start)
+        found[start : start + 2] = 0.0
+        for matrix, piece in zip(blocks.matrices, weight, strict=True):
+            patches = matrix if shape.channels_last else matrix.transpose(1, 2)
+            per_group = piece.view(groups, layer.out_channels // groups, -1)
+            per_example = patches.reshape(2, groups, height * width, -1)
+            found[start : start + 2] += torch.einsum("ngpc,goc->ngop", per_example, per_group)
     found = found.view_as(expected)
     if layer.bias is not None:
         found = found + layer.bias[:, None, None]

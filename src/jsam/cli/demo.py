@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jsam.cli.demo_screen import Told, show, verdict
 from jsam.cli.options import RESULT, WEIGHTS, EconomyOptions, with_options
-from jsam.cli.output import deliver, rendered, say
+from jsam.cli.output import say
 from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_torch, settled, warnings_as_lines
 from jsam.cli.simulate import simulated_contract
 from jsam.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from jsam.mechanism.contract import Contract
     from jsam.training.data import Dataset
     from jsam.training.settings import TrainingSettings
-    from jsam.training.settlement import Settlement
+    from jsam.training.task import Task
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -33,9 +32,6 @@ EXAMPLES = """
 """
 
 MECHANISMS = ("jsam", "usbm")
-SHOWN = 3
-# Two runs that differ only in their seed were seen to differ by up to about this much: less is called a draw.
-SEED_SPREAD = 0.03
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,31 +43,21 @@ class Story:
     rounds: int
     per_round: int
     clip_norm: float
-    learning_rate: float
+    step: float
     similarity: float
     noise_weight: float
+    max_selection_prob: float
     budget: float
 
 
 MNIST = Story(
-    dataset="mnist", num_clients=100, rounds=100, per_round=10, clip_norm=1.0, learning_rate=2.0, similarity=50.0,
-    noise_weight=200.0, budget=20.0,
+    dataset="mnist", num_clients=100, rounds=100, per_round=5, clip_norm=1.0, step=0.45, similarity=50.0,
+    noise_weight=200.0, max_selection_prob=0.05, budget=10.0,
 )  # fmt: skip
 DIGITS = Story(
-    dataset="digits", num_clients=20, rounds=60, per_round=5, clip_norm=1.0, learning_rate=1.0, similarity=50.0,
-    noise_weight=200.0, budget=30.0,
+    dataset="digits", num_clients=10, rounds=60, per_round=5, clip_norm=1.0, step=0.6, similarity=50.0,
+    noise_weight=200.0, max_selection_prob=0.25, budget=10.0,
 )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Told:
-    """One mechanism's part of the story."""
-
-    contract: Contract
-    folder: Path
-    accuracy: float
-    settlement: Settlement
-    seconds: float
 
 
 @with_options
@@ -80,13 +66,12 @@ def demo(
     output: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Where everything goes.", rich_help_panel=RESULT)
     ] = Path("out/demo"),
-    budget: Annotated[
-        float | None, typer.Option(help="Expected cost of either mechanism. [default: 20 on MNIST]")
-    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Expected cost of either mechanism. [default: 10]")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training. [default: as tuned]")] = None,
     max_selection_prob: Annotated[
-        float, typer.Option(help="Cap on JSAM's selection probabilities.", rich_help_panel=WEIGHTS)
-    ] = 0.05,
+        float | None,
+        typer.Option(help="Cap on JSAM's selection probabilities. [default: 0.05 on MNIST]", rich_help_panel=WEIGHTS),
+    ] = None,
     max_epsilon: Annotated[
         float, typer.Option(help="No client sells more ε than this.", rich_help_panel=WEIGHTS)
     ] = 10.0,
@@ -101,13 +86,16 @@ def demo(
     Exit codes: 0 done, 1 a client is over its contract, 2 bad input (one line on standard error).
     """
     require_torch()
+    from jsam.report.comparison_html import write_comparison_page
+
     began = time.monotonic()
     story, data, notes = _data(dataset)
+    rounds = story.rounds if rounds is None else rounds
     economy = EconomyOptions(
         prior="uniform:0,1",
         budget=story.budget if budget is None else budget,
         noise_weight=story.noise_weight,
-        max_selection_prob=max(max_selection_prob, 2 / story.num_clients),
+        max_selection_prob=story.max_selection_prob if max_selection_prob is None else max_selection_prob,
         max_epsilon=max_epsilon,
         seed=seed,
     )
@@ -117,20 +105,20 @@ def demo(
     contracts = {name: simulated_contract(name, story.num_clients, economy) for name in MECHANISMS}
     told = []
     for name, contract in contracts.items():
-        say(f"2/3  Training under {name}: {contract.num_selected} clients sell ε, {rounds or story.rounds} rounds")
+        say(f"2/3  Training under {name}: {contract.num_selected} clients sell ε, {rounds} rounds")
         told.append(_told(contract, story, data, output / name, seed=seed, rounds=rounds))
     say("3/3  Writing the report")
-    headline, closing = _verdict(told, data.num_test)
+    headline, closing = verdict(told, data.num_test)
     page = output / "report.html"
-    _write_page(told, page, headline, [*notes, *closing])
-    _show(told, page, headline, [*notes, *closing], time.monotonic() - began)
+    write_comparison_page([part.folder for part in told], page, headline=headline, notes=[*notes, *closing])
+    show(told, page, headline, [*notes, *closing], time.monotonic() - began)
     if not all(part.settlement.kept for part in told):
         raise typer.Exit(EXIT_VIOLATION)
 
 
 def _data(dataset: str) -> tuple[Story, Dataset, list[str]]:
     from jsam.cli.data import fetched
-    from jsam.training.data import DataError, load_dataset
+    from jsam.training.data import MissingDataError, load_dataset
 
     stories = {story.dataset: story for story in (MNIST, DIGITS)}
     if dataset not in stories:
@@ -139,7 +127,7 @@ def _data(dataset: str) -> tuple[Story, Dataset, list[str]]:
         try:
             fetched("mnist")
             return MNIST, load_dataset("mnist"), []
-        except DataError as error:
+        except MissingDataError as error:
             say(f"warning: {error}")
             say("warning: going on with the small digits of scikit-learn instead of MNIST")
             note = (
@@ -160,13 +148,12 @@ def _fresh(output: Path) -> Path:
     raise InputError(f"--output {output}: a thousand demos lie there already; choose another folder")
 
 
-def _told(contract: Contract, story: Story, data: Dataset, folder: Path, *, seed: int, rounds: int | None) -> Told:
+def _told(contract: Contract, story: Story, data: Dataset, folder: Path, *, seed: int, rounds: int) -> Told:
     from jsam.privacy import derived_seed
     from jsam.training.loop import train
     from jsam.training.models import build_model
     from jsam.training.task import Task, TaskSpec
 
-    settings = _settings(story, seed, rounds)
     spec = TaskSpec(
         dataset=story.dataset,
         num_clients=story.num_clients,
@@ -176,6 +163,7 @@ def _told(contract: Contract, story: Story, data: Dataset, folder: Path, *, seed
     )
     model = build_model(story.dataset, derived_seed(seed, "model"))
     task = Task(dataset=data, partition=spec.split(data), model=model, spec=spec)
+    settings = _settings(story, contract, task, seed, rounds)
     with warnings_as_lines(), RoundProgress(f"{contract.mechanism:5}", settings.rounds) as progress:
         result = train(contract, task, settings, folder, progress=progress)
     settlement, _ = settled(folder)
@@ -184,120 +172,23 @@ def _told(contract: Contract, story: Story, data: Dataset, folder: Path, *, seed
     )
 
 
-def _settings(story: Story, seed: int, rounds: int | None) -> TrainingSettings:
+def _settings(story: Story, contract: Contract, task: Task, seed: int, rounds: int) -> TrainingSettings:
+    """The step falls with the noise that a contract brings, by one rule: one step for all would favour somebody.
+
+    The rule looks at contract and schedule only, which are public.
+    """
+    from dataclasses import replace
+
+    from jsam.training.preparation import Preparation
     from jsam.training.settings import TrainingSettings
 
-    return TrainingSettings(
-        rounds=rounds or story.rounds,
+    settings = TrainingSettings(
+        rounds=rounds,
         per_round=story.per_round,
         clip_norm=story.clip_norm,
-        learning_rate=story.learning_rate,
         learning_rate_schedule="cosine",
         evaluate_every=10,
         seed=seed,
     )
-
-
-def _verdict(told: list[Told], num_test: int) -> tuple[str, list[str]]:
-    first, second = told
-    gap = first.accuracy - second.accuracy
-    sampling = 3 * math.sqrt(sum(part.accuracy * (1 - part.accuracy) for part in told) / num_test)
-    a, b = first.contract.mechanism.upper(), second.contract.mechanism.upper()
-    if abs(gap) <= max(sampling, SEED_SPREAD):
-        headline = f"{a} {first.accuracy:.1%}, {b} {second.accuracy:.1%}: too close to call from one run each"
-    else:
-        winner, loser = (a, b) if gap > 0 else (b, a)
-        headline = f"{winner} beats {loser} by {100 * abs(gap):.0f} points of accuracy for the same expected cost"
-    costs = " and ".join(f"{part.contract.expected_cost:.4g} ({part.contract.mechanism})" for part in told)
-    closing = (
-        f"Both loss weights were set from the prior alone, so that each mechanism's expected cost is "
-        f"{first.contract.budget:g}; for the reports that came in it is {costs}."
-    )
-    return headline, [closing]
-
-
-def _write_page(told: list[Told], page: Path, headline: str, notes: list[str]) -> None:
-    from jsam.report.comparison_html import write_comparison_page
-
-    write_comparison_page([part.folder for part in told], page, headline=headline, notes=notes)
-
-
-def _show(told: list[Told], page: Path, headline: str, notes: list[str], seconds: float) -> None:
-    """The last screen."""
-    from rich.panel import Panel
-    from rich.text import Text
-
-    kept = all(part.settlement.kept for part in told)
-    audit = Text(
-        "NO CONTRACT WAS OVERSPENT" if kept else "A CONTRACT WAS OVERSPENT", style="bold green" if kept else "bold red"
-    )
-    detail = Text("\n".join(f"  {p.contract.mechanism}: {line}" for p in told for line in p.settlement.lines()), "dim")
-    deliver(
-        rendered(
-            Panel(Text(headline, style="bold"), expand=False),
-            _outcome(told),
-            *(_paid(part) for part in told),
-            audit,
-            detail,
-            *(Text(note, style="dim") for note in notes),
-            Text(f"The report: {page}   ({seconds:.0f} s)", style="bold"),
-        ),
-        None,
-    )
-
-
-def _outcome(told: list[Told]) -> RenderableType:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("mechanism")
-    for name in ("test accuracy", "paid in total", "clients under contract", "ε sold", "training"):
-        table.add_column(name, justify="right")
-    for part in told:
-        contract = part.contract
-        sold = contract.epsilons[contract.epsilons > 0]
-        table.add_row(
-            contract.mechanism,
-            f"{part.accuracy:.1%}",
-            f"{contract.total_payment:.2f}",
-            f"{contract.num_selected} of {contract.num_clients}",
-            f"{sold.min():.2f} to {sold.max():.2f}",
-            f"{part.seconds:.0f} s",
-        )
-    return table
-
-
-def _paid(part: Told) -> RenderableType:
-    """The best and the least paid of those who are paid at all."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title=f"Who is paid under {part.contract.mechanism}", title_justify="left"
-    )
-    table.add_column("client")
-    for name in ("payment", "sensitivity", "ε sold", "ε spent", "draws"):
-        table.add_column(name, justify="right")
-    payments = part.contract.payments
-    assert payments is not None
-    spending = {str(entry.client): entry for entry in part.settlement.report.clients}
-    order = [int(k) for k in (-payments).argsort() if payments[k] > 0]
-    unpaid = part.contract.num_clients - len(order)
-    chosen = order if len(order) <= 2 * SHOWN else [*order[:SHOWN], None, *order[-SHOWN:]]
-    for k in chosen:
-        if k is None:
-            table.add_row("…", *["…"] * 5)
-            continue
-        entry = spending[part.contract.ids[k]]
-        table.add_row(
-            part.contract.ids[k],
-            f"{payments[k]:.3f}",
-            f"{part.contract.sensitivities[k]:.3f}",
-            f"{entry.bought:.3f}",
-            f"{entry.spent:.3f}",
-            str(entry.participations),
-        )
-    if unpaid:
-        table.add_row(f"{unpaid} others", "0", "", "0", "0", "0")
-    return table
+    noise = Preparation.of(contract, settings, task.partition.sizes).noise_ratio(task.num_parameters)
+    return replace(settings, learning_rate=story.step / math.sqrt(noise))

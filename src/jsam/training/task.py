@@ -44,6 +44,11 @@ class Task:
                 f"{self.dataset.num_train} to train on"
             )
 
+    @property
+    def num_parameters(self) -> int:
+        """D: how many numbers are learned, and so noised."""
+        return sum(value.numel() for value in self.model.parameters() if value.requires_grad)
+
     def fingerprint(self) -> dict[str, Any]:
         """Enough to notice other data, another partition or another model; not a checksum of every pixel."""
         digest = hashlib.blake2b(digest_size=16)
@@ -59,7 +64,7 @@ class Task:
             "partition": self.partition.description,
             "num_clients": self.partition.num_clients,
             "num_samples": sum(self.partition.sizes),
-            "parameters": sum(value.numel() for value in self.model.parameters() if value.requires_grad),
+            "parameters": self.num_parameters,
             "digest": digest.hexdigest(),
         }
 

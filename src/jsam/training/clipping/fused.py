@@ -17,8 +17,9 @@ from jsam.training.clipping.result import ClippedSum, clip_factors
 from jsam.training.clipping.workspace import Workspace
 
 # Chunks and blocks are chosen by rule, not by timing, so that a run is bit-identical when repeated.
-_CHUNK_BYTES = {"cpu": 24 << 20, "cuda": 8 << 30}
-_BLOCK_BYTES = {"cpu": 16 << 20, "cuda": 1 << 30}
+_CHUNK_BYTES = {"cpu": 20 << 20, "cuda": 8 << 30}
+_BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
+_SMALLEST_BLOCK = 8
 
 
 class FusedClipping:
@@ -63,22 +64,23 @@ class FusedClipping:
         n = inputs.shape[0]
         active = [(self._rules[name], found) for name, found in calls.items()]
         columns = [rule.columns(found) for rule, found in active]
-        parts = weights.new_empty((n, sum(columns)))
-        for (rule, found), part in zip(active, torch.split(parts, columns, dim=1), strict=True):
+        parts = weights.new_empty((sum(columns), n))
+        for (rule, found), part in zip(active, torch.split(parts, columns), strict=True):
             rule.open(found, part)
         block = self._block_size(active, weights.device.type) or n
-        norms = torch.zeros(n, device=weights.device, dtype=torch.float64)
-        factors = torch.empty_like(weights)
-        for start, stop in spans(n, block):
+        norms, factors = torch.empty_like(weights), torch.empty_like(weights)
+        for start in range(0, n, block):
+            stop = min(start + block, n)
             for rule, _ in active:
                 rule.fill_norms(start, stop)
-            norms[start:stop] = torch.linalg.vector_norm(parts[start:stop], dim=1, dtype=torch.float64)
-            factors[start:stop] = clip_factors(norms[start:stop], clip_norm) * weights[start:stop]
+            block_norms, block_factors = norms[start:stop], factors[start:stop]
+            torch.linalg.vector_norm(parts[:, start:stop], dim=0, out=block_norms)
+            clip_factors(block_norms, clip_norm, out=block_factors).mul_(weights[start:stop])
             for rule, _ in active:
-                rule.add(start, stop, factors[start:stop])
+                rule.add(start, stop, block_factors)
         for rule, _ in active:
             rule.finish(factors)
-        return norms.to(weights.dtype), losses
+        return norms, losses
 
     def _capture(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, list[Call]]]:
         if self._channels_last and inputs.dim() == 4:
@@ -107,7 +109,7 @@ class FusedClipping:
         needs = [rule.block_floats(found) for rule, found in active]
         floats = sum(need.kept for need in needs) + max((need.scratch for need in needs), default=0)
         budget = _BLOCK_BYTES.get(device, _BLOCK_BYTES["cuda"])
-        return max(1, budget // (4 * floats)) if floats else None
+        return max(_SMALLEST_BLOCK, budget // (4 * floats)) if floats else None
 
     def _gradient(self) -> Tensor:
         found = {

@@ -1,110 +1,21 @@
-"""Convolution inputs unfolded along the width only, so that patch matrices are views instead of copies.
+"""Convolution inputs unfolded into patch matrices, block after block into the same memory.
 
-A full patch matrix repeats every input kernel-height times. Here the rows are split by stride phase and the width is
-unfolded; then, for one kernel row, the patches of all output positions lie a constant stride apart, and the matrix
-product can read them in place. With few channels the layout is channel first, where the runs to copy are rows of the
-map.
+A full patch matrix repeats every input kernel-height times. Where that is much, the rows are split by stride phase and
+only the width is unfolded; then, for one kernel row, the patches of all output positions lie a constant stride apart,
+and the matrix product can read them in place. With few channels the layout is channel first, where the runs to copy are
+rows of the map. Buffers and views are made once for a block size: a block is so short that making them would count.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from abc import ABC, abstractmethod
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
+from jsam.training.clipping.convolution import ConvShape
 from jsam.training.clipping.workspace import Workspace
-
-# Floats to copy in one go, and columns of a product, below which speed falls off.
-_SHORTEST_FAST_RUN = 16
-_FEWEST_FAST_COLUMNS = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConvShape:
-    """The geometry of one Conv2d, and the order in which its weight gradient is computed."""
-
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
-    padding: tuple[int, int, int, int]
-    padding_mode: str
-    channels: int
-    groups: int
-
-    @classmethod
-    def of(cls, module: nn.Conv2d) -> ConvShape:
-        left, right, top, bottom = module._reversed_padding_repeated_twice
-        return cls(
-            kernel=_pair(module.kernel_size),
-            stride=_pair(module.stride),
-            dilation=_pair(module.dilation),
-            padding=(left, right, top, bottom),
-            padding_mode=module.padding_mode,
-            channels=module.in_channels,
-            groups=module.groups,
-        )
-
-    @property
-    def channels_last(self) -> bool:
-        """Whether a step's columns are (kernel row, column, channel); otherwise (channel, kernel column, row)."""
-        contiguous_run = self.kernel[1] * self.channels if self.dilation[1] == 1 else self.channels
-        # Channel first, the patches of a group are a contiguous piece of the matrix.
-        return self.groups == 1 and contiguous_run >= _SHORTEST_FAST_RUN
-
-    @property
-    def rows_per_step(self) -> int:
-        """Kernel rows that one product covers: few products of many columns, as far as no more need be copied."""
-        kernel, stride = self.kernel[0], self.stride[0]
-        if self.channels_last:
-            # A stride this long repeats an input row at most twice, and one long product beats several short ones.
-            return kernel if kernel <= 2 * stride and self.dilation[1] == 1 else 1
-        rows = stride if self.dilation[0] == 1 and kernel % stride == 0 else 1
-        narrow = self.channels // self.groups * self.kernel[1] * rows < _FEWEST_FAST_COLUMNS
-        return kernel if narrow else rows
-
-    @property
-    def steps(self) -> int:
-        return self.kernel[0] // self.rows_per_step
-
-    @property
-    def columns(self) -> int:
-        """Weight entries of one output channel in one step."""
-        return self.channels // self.groups * self.kernel[1] * self.rows_per_step
-
-    def rows_per_phase(self, output_height: int) -> int:
-        """Padded input rows of one stride phase that the products read."""
-        return (self.kernel[0] - 1) * self.dilation[0] // self.stride[0] + output_height
-
-    def scratch(self, output: tuple[int, int]) -> int:
-        """Floats that unfolding one example takes."""
-        full = self.kernel[0] * output[0] if self.steps == 1 else 0
-        rows = full + (0 if full and self.channels_last else self.rows_per_phase(output[0]) * self.stride[0])
-        return self.channels * self.kernel[1] * rows * output[1]
-
-    def to_weight(self, total: Tensor) -> Tensor:
-        """From (step, output channel, columns) to the weight's own shape."""
-        (kh, kw), rows, out = self.kernel, self.rows_per_step, total.shape[1]
-        if self.channels_last:
-            split = total.view(self.steps, out, rows, kw, self.channels)
-            return split.permute(1, 4, 0, 2, 3).reshape(out, self.channels, kh, kw)
-        split = total.view(self.steps, out, -1, kw, rows)
-        return split.permute(1, 2, 0, 4, 3).reshape(out, -1, kh, kw)
-
-    def from_weight(self, weight: Tensor) -> Tensor:
-        """The inverse of `to_weight`."""
-        out = weight.shape[0]
-        if self.channels_last:
-            split = weight.reshape(out, self.channels, self.steps, self.rows_per_step, self.kernel[1])
-            return split.permute(2, 0, 3, 4, 1).reshape(self.steps, out, self.columns)
-        split = weight.reshape(out, -1, self.steps, self.rows_per_step, self.kernel[1])
-        return split.permute(2, 0, 1, 4, 3).reshape(self.steps, out, self.columns)
-
-
-def _pair(values: tuple[int, ...]) -> tuple[int, int]:
-    return int(values[0]), int(values[1])
 
 
 def pad(x: Tensor, shape: ConvShape) -> Tensor:
@@ -115,102 +26,150 @@ def pad(x: Tensor, shape: ConvShape) -> Tensor:
     return functional.pad(x, list(shape.padding), mode=mode)
 
 
-def unfold(x: Tensor, shape: ConvShape, output: tuple[int, int], workspace: Workspace) -> list[Tensor]:
-    """The patch matrices (n × groups, positions, columns), one a step; valid until the next unfolding."""
+class Unfolder(ABC):
+    """Patch matrices of `size` examples at a time."""
+
+    matrices: list[Tensor]
+    """One a step, views of scratch that `load` fills: (size, positions, columns) when channels-last, otherwise
+    (size × groups, columns, positions)."""
+
+    @abstractmethod
+    def load(self, prepared: Tensor, start: int) -> None:
+        """Unfolds the examples from `start` on."""
+
+
+def prepare(x: Tensor, shape: ConvShape, output: tuple[int, int]) -> Tensor:
+    """What is done once for a whole chunk, before its blocks are loaded.
+
+    Channels-last: the layout. Channel first, for stride (ph, pw): phases[n, c, b, a, r, q] is
+    x[n, c, r·ph + a, q·pw + b], so that strided reads are done once and contiguous ones afterwards.
+    """
+    if shape.channels_last:
+        if shape.padding_mode != "zeros":
+            x = pad(x, shape)
+        return x.permute(0, 2, 3, 1).contiguous()
+    rows, columns = shape.rows_per_phase(output[0]), shape.columns_per_phase(output[1])
+    height, width = rows * shape.stride[0], columns * shape.stride[1]
     x = pad(x, shape)
-    lay_out = _channels_last if shape.channels_last else _channel_first
-    return lay_out(x, shape, output, workspace)
-
-
-def _fit(x: Tensor, height: int, width: int) -> Tensor:
-    """Cut, or padded by what no product reads, to whole strides."""
     below, right = height - x.shape[2], width - x.shape[3]
     if below > 0 or right > 0:
         x = functional.pad(x, [0, max(right, 0), 0, max(below, 0)])
-    return x[:, :, :height, :width]
+    x = x[:, :, :height, :width]
+    split = torch.unflatten(torch.unflatten(x, 3, (columns, shape.stride[1])), 2, (rows, shape.stride[0]))
+    return split.permute(0, 1, 5, 3, 2, 4).contiguous()
 
 
-def _channels_last(x: Tensor, shape: ConvShape, output: tuple[int, int], workspace: Workspace) -> list[Tensor]:
-    rows = shape.rows_per_phase(output[0])
-    if shape.steps == 1:
-        return [_gathered(x.permute(0, 2, 3, 1).contiguous(), shape, output, workspace)]
-    x = _fit(x, rows * shape.stride[0], x.shape[3]).permute(0, 2, 3, 1)
-    if x.stride(3) != 1:
-        x = x.contiguous()
-    n, _, _, c = x.shape
-    sn, sh, sw, _ = x.stride()
-    (kh, kw), (ph, pw), (dh, dw), (oh, ow) = shape.kernel, shape.stride, shape.dilation, output
-    # wide[n, a, r, q, j, c] = x[n, c, r * ph + a, q * pw + j * dw]
-    size = (n, ph, rows, ow, kw, c)
-    wide = workspace.take("wide", size, like=x)
-    wide.copy_(x.as_strided(size, (sn, sh, ph * sh, pw * sw, dw * sw, 1)))
-    matrices = wide.view(n, ph, rows * ow, kw * c)
-    found = []
-    for i in range(kh):
-        shift, phase = divmod(i * dh, ph)
-        found.append(matrices[:, phase].narrow(1, shift * ow, oh * ow))
-    return found
+def unfolder(shape: ConvShape, x: Tensor, output: tuple[int, int], size: int, workspace: Workspace) -> Unfolder:
+    """The unfolder for inputs like `x` that give maps of the size `output`."""
+    if not shape.channels_last:
+        return _ChannelFirst(shape, x, output, size, workspace)
+    return (_Gathered if shape.steps == 1 else _Widened)(shape, x, output, size, workspace)
 
 
-def _gathered(x: Tensor, shape: ConvShape, output: tuple[int, int], workspace: Workspace) -> Tensor:
-    n, height, width, c = x.shape
-    run = shape.kernel[1] * c
-    # Overlapping rows, one starting at every pixel: gathering those is a plain copy of runs.
-    runs = x.view(-1).as_strided((n * height * width - shape.kernel[1] + 1, run), (c, 1))
-    index = _run_starts(n, height, width, shape, output, x.device)
-    patches = workspace.take("wide", (len(index), run), like=x)
-    torch.index_select(runs, 0, index, out=patches)
-    return patches.view(n, output[0] * output[1], shape.columns)
+class _ChannelsLast(Unfolder):
+    """Padded channels-last blocks; a subclass makes the matrices."""
+
+    def __init__(self, shape: ConvShape, x: Tensor, height: int, size: int) -> None:
+        self._size = size
+        left, right, top, bottom = shape.padding
+        _, c, inner_height, inner_width = x.shape
+        own_height = inner_height + top + bottom
+        height, width = max(height, own_height), inner_width + left + right
+        # Zeros around the block are written once; the loads touch the interior only.
+        self._padded: Tensor | None = None
+        if (height, width) != (inner_height, inner_width):
+            self._padded = torch.zeros((size, height, width, c), device=x.device, dtype=x.dtype)
+            if shape.padding_mode == "zeros":
+                self._interior = self._padded[:, top : top + inner_height, left : left + inner_width]
+            else:
+                self._interior = self._padded[:, :own_height]
+        self._strides = (height * width * c, width * c, c)
+
+    def _block(self, prepared: Tensor, start: int) -> Tensor:
+        block = prepared[start : start + self._size]
+        if self._padded is None:
+            return block
+        self._interior.copy_(block)
+        return self._padded
 
 
-@lru_cache(maxsize=64)
-def _run_starts(
-    n: int, height: int, width: int, shape: ConvShape, output: tuple[int, int], device: torch.device
-) -> Tensor:
-    """Pixels at which the kernel rows of all patches start: (example, output row, output column, kernel row)."""
-    examples = torch.arange(n, device=device).view(n, 1, 1, 1) * (height * width)
-    rows = torch.arange(output[0], device=device).view(-1, 1, 1) * (shape.stride[0] * width)
-    columns = torch.arange(output[1], device=device).view(-1, 1) * shape.stride[1]
-    kernel_rows = torch.arange(shape.kernel[0], device=device) * (shape.dilation[0] * width)
-    return (examples + rows + columns + kernel_rows).view(-1)
+class _Gathered(_ChannelsLast):
+    """The full patch matrix, gathered in runs of one kernel row."""
+
+    def __init__(self, shape: ConvShape, x: Tensor, output: tuple[int, int], size: int, workspace: Workspace) -> None:
+        super().__init__(shape, x, 0, size)
+        image, row, pixel = self._strides
+        device = x.device
+        examples = torch.arange(size, device=device).view(size, 1, 1, 1) * (image // pixel)
+        rows = torch.arange(output[0], device=device).view(-1, 1, 1) * (shape.stride[0] * row // pixel)
+        columns = torch.arange(output[1], device=device).view(-1, 1) * shape.stride[1]
+        kernel_rows = torch.arange(shape.kernel[0], device=device) * (shape.dilation[0] * row // pixel)
+        self._starts = (examples + rows + columns + kernel_rows).view(-1)
+        # Overlapping rows, one starting at every pixel: gathering those is a plain copy of runs.
+        run = shape.kernel[1] * pixel
+        self._runs = ((size * image - run) // pixel + 1, run), (pixel, 1)
+        patches = workspace.take("patches", (len(self._starts), run), like=x)
+        self._patches, self.matrices = patches, [patches.view(size, output[0] * output[1], shape.columns)]
+
+    def load(self, prepared: Tensor, start: int) -> None:
+        torch.index_select(self._block(prepared, start).as_strided(*self._runs), 0, self._starts, out=self._patches)
 
 
-def _channel_first(x: Tensor, shape: ConvShape, output: tuple[int, int], workspace: Workspace) -> list[Tensor]:
-    kw, (ph, pw), dw, ow = shape.kernel[1], shape.stride, shape.dilation[1], output[1]
-    rows, columns = shape.rows_per_phase(output[0]), (kw - 1) * dw // pw + ow
-    x = _fit(x, rows * ph, columns * pw)
-    n, c = x.shape[:2]
-    # phases[n, c, b, a, r, q] = x[n, c, r * ph + a, q * pw + b]: strided reads once, contiguous ones afterwards.
-    split = torch.unflatten(torch.unflatten(x, 3, (columns, pw)), 2, (rows, ph)).permute(0, 1, 5, 3, 2, 4)
-    phases = split
-    if split.stride(5) != 1:
-        phases = workspace.take("phases", tuple(split.shape), like=x).copy_(split)
-    # wide[n, c, j, a, r, q] = x[n, c, r * ph + a, q * pw + j * dw]
-    wide = workspace.take("wide", (n, c, kw, ph, rows, ow), like=x)
-    if dw == 1 and kw % pw == 0:
-        windows = phases.unfold(5, ow, 1).narrow(5, 0, kw // pw)
-        wide.view(n, c, kw // pw, pw, ph, rows, ow).copy_(windows.permute(0, 1, 5, 2, 3, 4, 6))
-    else:
-        for j in range(kw):
-            shift, phase = divmod(j * dw, pw)
-            wide[:, :, j].copy_(phases[:, :, phase].narrow(4, shift, ow))
-    return _steps(wide.view(n * shape.groups, c // shape.groups * kw, ph, rows * ow), shape, output, workspace)
+class _Widened(_ChannelsLast):
+    """Only the width unfolded: wide[n, a, r, q, j, c] = x[n, c, r·ph + a, q·pw + j·dw] for stride (ph, pw)."""
+
+    def __init__(self, shape: ConvShape, x: Tensor, output: tuple[int, int], size: int, workspace: Workspace) -> None:
+        (kh, kw), (ph, pw), (dh, dw), (oh, ow) = shape.kernel, shape.stride, shape.dilation, output
+        rows = shape.rows_per_phase(oh)
+        super().__init__(shape, x, rows * ph, size)
+        image, row, pixel = self._strides
+        self._view = (size, ph, rows, ow, kw, pixel), (image, row, ph * row, pw * pixel, dw * pixel, 1)
+        self._wide = workspace.take("patches", self._view[0], like=x)
+        by_phase = self._wide.view(size, ph, rows * ow, kw * pixel)
+        self.matrices = []
+        for i in range(kh):
+            shift, phase = divmod(i * dh, ph)
+            self.matrices.append(by_phase[:, phase].narrow(1, shift * ow, oh * ow))
+
+    def load(self, prepared: Tensor, start: int) -> None:
+        self._wide.copy_(self._block(prepared, start).as_strided(*self._view))
 
 
-def _steps(wide: Tensor, shape: ConvShape, output: tuple[int, int], workspace: Workspace) -> list[Tensor]:
-    n, columns, phases, _ = wide.shape
-    oh, ow = output
-    merged = shape.rows_per_step
-    if merged == phases and shape.dilation[0] == 1:
-        matrix = wide.view(n, columns * phases, -1)
-        return [matrix.narrow(2, step * ow, oh * ow).transpose(1, 2) for step in range(shape.steps)]
-    found = []
-    for i in range(shape.kernel[0]):
-        shift, phase = divmod(i * shape.dilation[0], phases)
-        found.append(wide[:, :, phase].narrow(2, shift * ow, oh * ow).transpose(1, 2))
-    if merged == 1:
-        return found
-    full = workspace.take("full", (n, columns, merged, oh * ow), like=wide)
-    for i, piece in enumerate(found):
-        full[:, :, i].copy_(piece.transpose(1, 2))
-    return [full.view(n, columns * merged, oh * ow).transpose(1, 2)]
+class _ChannelFirst(Unfolder):
+    """wide[n, c, j, a, r, q] = x[n, c, r·ph + a, q·pw + j·dw]; and the full matrix from it where a step is narrow."""
+
+    def __init__(self, shape: ConvShape, x: Tensor, output: tuple[int, int], size: int, workspace: Workspace) -> None:
+        self._shape, self._size = shape, size
+        c, (kh, kw), ph, (oh, ow) = x.shape[1], shape.kernel, shape.stride[0], output
+        rows = shape.rows_per_phase(oh)
+        self._wide = workspace.take("wide", (size, c, kw, ph, rows, ow), like=x)
+        wide = self._wide.view(size * shape.groups, c // shape.groups * kw, ph, rows * ow)
+        merged = shape.rows_per_step
+        self._copies: list[tuple[Tensor, Tensor]] = []
+        if merged == ph and shape.dilation[0] == 1:
+            matrix = wide.view(len(wide), -1, rows * ow)
+            self.matrices = [matrix.narrow(2, step * ow, oh * ow) for step in range(shape.steps)]
+            return
+        pieces = []
+        for i in range(kh):
+            shift, phase = divmod(i * shape.dilation[0], ph)
+            pieces.append(wide[:, :, phase].narrow(2, shift * ow, oh * ow))
+        if merged == 1:
+            self.matrices = pieces
+            return
+        full = workspace.take("patches", (len(wide), wide.shape[1], kh, oh * ow), like=x)
+        self._copies = [(full[:, :, i], piece) for i, piece in enumerate(pieces)]
+        self.matrices = [full.view(len(wide), -1, oh * ow)]
+
+    def load(self, prepared: Tensor, start: int) -> None:
+        block = prepared[start : start + self._size]
+        kw, pw, dw, ow = self._shape.kernel[1], self._shape.stride[1], self._shape.dilation[1], self._wide.shape[5]
+        if dw == 1 and kw % pw == 0:
+            windows = block.unfold(5, ow, 1).permute(0, 1, 5, 2, 3, 4, 6)
+            self._wide.view(*windows.shape).copy_(windows)
+        else:
+            for j in range(kw):
+                shift, phase = divmod(j * dw, pw)
+                self._wide[:, :, j].copy_(block[:, :, phase].narrow(4, shift, ow))
+        for target, source in self._copies:
+            target.copy_(source)

@@ -38,7 +38,6 @@ class ClippedSum:
         return float(self.losses.mean())
 
 
-def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
+def clip_factors(norms: Tensor, clip_norm: float, *, out: Tensor | None = None) -> Tensor:
     """min(1, C / norm) for each example, rounded towards zero; 1 where the norm is 0."""
-    bound = clip_norm * (1.0 - SAFETY_MARGIN)
-    return torch.clamp(bound / norms, max=1.0)
+    return torch.reciprocal(norms, out=out).mul_(clip_norm * (1.0 - SAFETY_MARGIN)).clamp_(max=1.0)

@@ -9,19 +9,22 @@ from torch import Tensor
 
 
 class Workspace:
-    """Named buffers that grow to the largest request and are handed out as views."""
+    """Named buffers that grow to the largest request and are handed out as views.
+
+    `generation` changes when a buffer is replaced: views kept from before still work, but hold on to the old memory.
+    """
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
+        self.generation = 0
 
     def take(self, name: str, shape: tuple[int, ...], *, like: Tensor) -> Tensor:
-        """An uninitialised tensor of `shape`; valid until the same name is taken again."""
+        """An uninitialised tensor of `shape`, sharing memory with all others of this name."""
         size = math.prod(shape)
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < size or buffer.device != like.device or buffer.dtype != like.dtype:
+            if buffer is not None:
+                self.generation += 1
             buffer = torch.empty(size, device=like.device, dtype=like.dtype)
             self._buffers[name] = buffer
         return buffer[:size].view(shape)
-
-    def clear(self) -> None:
-        self._buffers.clear()

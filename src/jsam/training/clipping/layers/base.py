@@ -39,8 +39,8 @@ class BlockFloats(NamedTuple):
 class LayerRule(ABC):
     """Per-example gradients of one module, summed over all its calls in a forward pass.
 
-    `parts` columns: the rule writes numbers whose joint Euclidean norm, example by example, is the norm of the layer's
-    gradient: the norms of its rows, or the entries themselves. Two short sums are more accurate than one long one.
+    `parts` (columns, n): the rule writes numbers whose joint Euclidean norm, example by example, is the norm of the
+    layer's gradient: the norms of pieces of it. Sums of short sums are more accurate than one long one.
     """
 
     def __init__(self, name: str, module: nn.Module, workspace: Workspace) -> None:

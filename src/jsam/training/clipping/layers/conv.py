@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
+from jsam.training.clipping.convolution import ConvShape
 from jsam.training.clipping.layers.base import Call
 from jsam.training.clipping.layers.product import ProductRule
-from jsam.training.clipping.patches import ConvShape, pad, unfold
+from jsam.training.clipping.patches import Unfolder, pad, prepare, unfolder
 from jsam.training.clipping.workspace import Workspace
 
 
@@ -22,18 +25,31 @@ class ConvRule(ProductRule):
         self.transposed = not self.shape.channels_last
         self._weight_shape = module.weight.shape
 
+    def forget_views(self) -> None:
+        super().forget_views()
+        self._unfolders: dict[tuple[int, torch.Size], Unfolder] = {}
+
     def positions(self, call: Call) -> int:
         return call.grad_outputs.shape[2] * call.grad_outputs.shape[3]
 
     def scratch_floats(self, call: Call) -> int:
         return self.shape.scratch(self._map(call))
 
-    def left(self, call: Call, start: int, stop: int) -> Tensor:
-        flat = call.grad_outputs[start:stop].flatten(2)
+    def left(self, call: Call) -> Tensor:
+        flat = call.grad_outputs.flatten(2)
         return flat if self.groups == 1 else flat.reshape(-1, self.rows // self.groups, flat.shape[2])
 
-    def right(self, call: Call, start: int, stop: int) -> list[Tensor]:
-        return unfold(call.inputs[start:stop], self.shape, self._map(call), self.workspace)
+    def source(self, call: Call) -> Tensor:
+        return prepare(call.inputs, self.shape, self._map(call))
+
+    def right(self, call: Call, source: Tensor, start: int, stop: int) -> Sequence[Tensor]:
+        key = stop - start, call.inputs.shape[1:]
+        found = self._unfolders.get(key)
+        if found is None:
+            found = unfolder(self.shape, call.inputs, self._map(call), stop - start, self.workspace)
+            self._unfolders[key] = found
+        found.load(source, start)
+        return found.matrices
 
     def bias_gradient(self, call: Call) -> Tensor:
         return call.grad_outputs.sum(dim=(2, 3))

@@ -30,7 +30,7 @@ class EmbeddingRule(LayerRule):
         return BlockFloats(scratch=2 * length * (2 * length + self._width))
 
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
-        n = parts.shape[0]
+        n = parts.shape[1]
         tokens = torch.cat([call.inputs.reshape(n, -1) for call in calls], dim=1)
         gradients = torch.cat([call.grad_outputs.reshape(n, -1, self._width) for call in calls], dim=1)
         if self._padding is not None:
@@ -43,7 +43,7 @@ class EmbeddingRule(LayerRule):
         # Pairs at which the same token stands. fp64, because gradients of one token may cancel.
         products = torch.bmm(gradients, gradients.transpose(1, 2))
         products.mul_(tokens.unsqueeze(2) == tokens.unsqueeze(1))
-        self._parts[start:stop, 0] = products.sum(dim=(1, 2)).clamp_(min=0.0).sqrt_()
+        self._parts[0, start:stop] = products.sum(dim=(1, 2)).clamp_(min=0.0).sqrt_()
 
     def add(self, start: int, stop: int, factors: Tensor) -> None:
         pass

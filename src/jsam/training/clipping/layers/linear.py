@@ -24,13 +24,14 @@ class LinearRule(ProductRule):
     def positions(self, call: Call) -> int:
         return call.inputs.numel() // (call.inputs.shape[0] * self.width)
 
-    def left(self, call: Call, start: int, stop: int) -> Tensor:
-        block = call.grad_outputs[start:stop]
-        return block.reshape(stop - start, -1, self.rows).transpose(1, 2)
+    def left(self, call: Call) -> Tensor:
+        return call.grad_outputs.reshape(call.grad_outputs.shape[0], -1, self.rows).transpose(1, 2)
 
-    def right(self, call: Call, start: int, stop: int) -> list[Tensor]:
-        block = call.inputs[start:stop]
-        return [block.reshape(stop - start, -1, self.width)]
+    def source(self, call: Call) -> Tensor:
+        return call.inputs.reshape(call.inputs.shape[0], -1, self.width)
+
+    def right(self, call: Call, source: Tensor, start: int, stop: int) -> Sequence[Tensor]:
+        return [source[start:stop]]
 
     def scratch_floats(self, call: Call) -> int:
         return 0
@@ -55,14 +56,14 @@ class LinearRule(ProductRule):
         if not self._is_single(calls):
             super().open(calls, parts)
             return
-        n = parts.shape[0]
+        n = parts.shape[1]
         call = Call(calls[0].inputs.reshape(n, self.width), calls[0].grad_outputs.reshape(n, self.rows))
         # ‖g aᵀ‖² + ‖g‖² = ‖g‖² (‖a‖² + 1)
         norms = row_norms(call.grad_outputs)
         if self.trains("weight"):
             inputs = row_norms(call.inputs)
             norms = norms * (torch.hypot(inputs, torch.ones_like(inputs)) if self.trains("bias") else inputs)
-        parts[:, 0] = norms
+        parts[0] = norms
         self._single = call
 
     def fill_norms(self, start: int, stop: int) -> None:

@@ -40,8 +40,8 @@ class AffineRule(LayerRule):
                     values = values * self.normalised(call.inputs)
                 gradient = self.pooled(values)
                 self._kept[key] = self._kept[key] + gradient if key in self._kept else gradient
-        for column, gradient in enumerate(self._kept.values()):
-            parts[:, column] = row_norms(gradient)
+        for part, gradient in zip(parts, self._kept.values(), strict=True):
+            part.copy_(row_norms(gradient))
 
     def fill_norms(self, start: int, stop: int) -> None:
         pass

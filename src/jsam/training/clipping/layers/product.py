@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,15 +18,31 @@ from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, add
 
 # How many multiply-adds one kept gradient entry is worth: it is written once and read twice.
 _ENTRY_COST = 16
+# Terms in a sum of squares that fp32 still adds up to within 2e-7.
+_LONGEST_ACCURATE_SUM = 8192
+_MOST_VIEWS = 8
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Views of the memory for a block's gradients, one a step: as products are written, norms taken and sums read."""
+
+    products: list[Tensor]
+    table: Tensor
+    rows: list[Tensor]
 
 
 class ProductRule(LayerRule):
     """Weight gradient Gᵀ U, computed in `steps` pieces of its columns; bias gradient the column sums of G."""
 
     _calls: Sequence[Call] = ()
-    _parts: Tensor
+    _lefts: Sequence[Tensor] = ()
+    _sources: Sequence[Tensor] = ()
+    _norms: Tensor
     _bias: Tensor | None = None
     _gram = False
+    _generation = -1
+    _kept_views: dict[int, _Kept]
 
     rows: int
     """Rows of Gᵀ U: output features or channels."""
@@ -46,12 +63,16 @@ class ProductRule(LayerRule):
         """Scratch memory that `right` takes for one example."""
 
     @abstractmethod
-    def left(self, call: Call, start: int, stop: int) -> Tensor:
-        """Gᵀ of a block: (n × groups, rows ÷ groups, positions)."""
+    def left(self, call: Call) -> Tensor:
+        """Gᵀ of the chunk: (n × groups, rows ÷ groups, positions)."""
 
     @abstractmethod
-    def right(self, call: Call, start: int, stop: int) -> list[Tensor]:
-        """U of a block, one (n × groups, positions, width) a step; may be scratch, valid until the next call."""
+    def source(self, call: Call) -> Tensor:
+        """What `right` reads, prepared for the whole chunk."""
+
+    @abstractmethod
+    def right(self, call: Call, source: Tensor, start: int, stop: int) -> Sequence[Tensor]:
+        """U of a block, or Uᵀ if transposed, one a step; may be scratch, valid until the next call."""
 
     @abstractmethod
     def bias_gradient(self, call: Call) -> Tensor:
@@ -80,37 +101,53 @@ class ProductRule(LayerRule):
         return BlockFloats(self.steps * self.rows * self.width, max(self.scratch_floats(call) for call in calls))
 
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
-        self._calls, self._parts, self._gram = calls, parts, self.uses_gram(calls)
+        self._calls, self._gram = calls, self.uses_gram(calls)
         if self.trains("bias"):
             bias = self.bias_gradient(calls[0])
             for call in calls[1:]:
                 bias = bias + self.bias_gradient(call)
-            parts[:, -1] = row_norms(bias)
+            parts[-1] = row_norms(bias)
             self._bias = bias
+        if not self.trains("weight"):
+            return
+        lefts = [self.left(call) for call in calls]
+        self._lefts = [left.transpose(1, 2) for left in lefts] if self.transposed and not self._gram else lefts
+        self._sources = [self.source(call) for call in calls]
+        if self._gram:
+            self._norms = parts[0]
+        else:
+            entries = parts[: self.steps * self._norm_columns]
+            self._norms = entries.view(self.steps, self._norm_columns, -1).transpose(1, 2)
+        # Blocks of many sizes come and go when rounds differ in size.
+        if self._generation != self.workspace.generation or len(self._kept_views) > _MOST_VIEWS:
+            self._generation = self.workspace.generation
+            self.forget_views()
+
+    def forget_views(self) -> None:
+        """Lets go of views of scratch memory that has been replaced."""
+        self._kept_views = {}
 
     def fill_norms(self, start: int, stop: int) -> None:
         if not self.trains("weight"):
             return
         if self._gram:
-            self._parts[start:stop, 0] = self._gram_norms(start, stop)
+            self._norms[start:stop] = self._gram_norms(start, stop)
             return
         kept = self._kept(stop - start)
-        for index, call in enumerate(self._calls):
-            left = self.left(call, start, stop)
-            for piece, right in zip(kept, self.right(call, start, stop), strict=True):
-                first, second = (right.transpose(1, 2), left.transpose(1, 2)) if self.transposed else (left, right)
-                products = piece.view(left.shape[0], first.shape[1], second.shape[2])
+        for index, (call, source) in enumerate(zip(self._calls, self._sources, strict=True)):
+            left = self._lefts[index][start * self.groups : stop * self.groups]
+            for products, right in zip(kept.products, self.right(call, source, start, stop), strict=True):
+                first, second = (right, left) if self.transposed else (left, right)
                 if index == 0:
                     torch.bmm(first, second, out=products)
                 else:
                     products.baddbmm_(first, second)
-        norms = torch.linalg.vector_norm(kept.view(self.steps, stop - start, self._norm_columns, -1), dim=3)
-        self._parts[start:stop, : self.steps * self._norm_columns] = norms.transpose(0, 1).flatten(1)
+        torch.linalg.vector_norm(kept.table, dim=3, out=self._norms[:, start:stop])
 
     def add(self, start: int, stop: int, factors: Tensor) -> None:
         if self.trains("weight") and not self._gram:
-            for total, piece in zip(self._weight_sum(factors), self._kept(stop - start), strict=True):
-                add_weighted(total, piece, factors)
+            for total, rows in zip(self._weight_sum(factors), self._kept(stop - start).rows, strict=True):
+                total.addmv_(rows, factors)
 
     def finish(self, factors: Tensor) -> None:
         if self._bias is not None:
@@ -118,24 +155,40 @@ class ProductRule(LayerRule):
         if self.trains("weight") and self._gram:
             for call in self._calls:
                 self._weight_sum(factors).add_(self.weighted_weight_gradient(call, factors))
-        self._calls, self._bias = (), None
-        del self._parts
+        self._calls, self._lefts, self._sources, self._bias = (), (), (), None
 
     @property
     def _norm_columns(self) -> int:
         """Pieces in which a step's norms are taken: few, yet short enough for an accurate sum in fp32."""
         size = self.rows * self.width
-        return next((k for k in range(1, self.rows) if self.rows % k == 0 and size // k <= 4096), self.rows)
+        pieces = (k for k in range(1, self.rows) if self.rows % k == 0 and size // k <= _LONGEST_ACCURATE_SUM)
+        return next(pieces, self.rows)
 
     def _weight_sum(self, like: Tensor) -> Tensor:
         return self._sum("weight", self.steps * self.rows * self.width, like).view(self.steps, -1)
 
-    def _kept(self, n: int) -> Tensor:
-        return self.workspace.take(f"kept:{self.name}", (self.steps, n, self.rows * self.width), like=self._parts)
+    def _kept(self, n: int) -> _Kept:
+        found = self._kept_views.get(n)
+        if found is None:
+            size = self.rows * self.width
+            memory = self.workspace.take(f"kept:{self.name}", (self.steps, n, size), like=self._norms)
+            rows = self.rows // self.groups
+            matrix = (self.width, rows) if self.transposed else (rows, self.width)
+            found = _Kept(
+                products=[piece.view(n * self.groups, *matrix) for piece in memory],
+                table=memory.view(self.steps, n, self._norm_columns, -1),
+                rows=[piece.t() for piece in memory],
+            )
+            self._kept_views[n] = found
+        return found
 
     def _gram_norms(self, start: int, stop: int) -> Tensor:
-        # .double() copies, so scratch patches of one call survive the unfolding of the next.
-        left = torch.cat([self.left(call, start, stop).double() for call in self._calls], dim=2)
-        right = torch.cat([torch.cat(self.right(call, start, stop), dim=2).double() for call in self._calls], dim=1)
+        lefts = [left[start * self.groups : stop * self.groups].double() for left in self._lefts]
+        rights = []
+        for call, source in zip(self._calls, self._sources, strict=True):
+            # .double() copies, so scratch patches of one call survive the unfolding of the next.
+            pieces = self.right(call, source, start, stop)
+            rights.append(torch.cat([p.transpose(1, 2) if self.transposed else p for p in pieces], dim=2).double())
+        left, right = torch.cat(lefts, dim=2), torch.cat(rights, dim=1)
         products = torch.bmm(left.transpose(1, 2), left).mul_(torch.bmm(right, right.transpose(1, 2)))
         return products.view(stop - start, -1).sum(dim=1).clamp_(min=0.0).sqrt_()

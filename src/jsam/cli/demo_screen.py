@@ -1,0 +1,135 @@
+"""The last screen of `jsam demo`: who was paid what, what was learned, whether every contract was kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsam.cli.output import deliver, rendered
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from jsam.mechanism.contract import Contract
+    from jsam.training.settlement import Settlement
+
+SHOWN = 3
+# Two runs that differ only in their seed were seen to differ by up to about this much: less is called a draw.
+SEED_SPREAD = 0.03
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Told:
+    """One mechanism's part of the story."""
+
+    contract: Contract
+    folder: Path
+    accuracy: float
+    settlement: Settlement
+    seconds: float
+
+
+def verdict(told: list[Told], num_test: int) -> tuple[str, list[str]]:
+    first, second = told
+    gap = first.accuracy - second.accuracy
+    sampling = 3 * math.sqrt(sum(part.accuracy * (1 - part.accuracy) for part in told) / num_test)
+    a, b = first.contract.mechanism.upper(), second.contract.mechanism.upper()
+    if abs(gap) <= max(sampling, SEED_SPREAD):
+        headline = f"{a} {first.accuracy:.1%}, {b} {second.accuracy:.1%}: too close to call from one run each"
+    else:
+        winner, loser = (a, b) if gap > 0 else (b, a)
+        headline = f"{winner} beats {loser} by {100 * abs(gap):.0f} points of accuracy for the same expected cost"
+    costs = " and ".join(f"{part.contract.expected_cost:.4g} ({part.contract.mechanism})" for part in told)
+    closing = (
+        f"Both loss weights were set from the prior alone, so that each mechanism's expected cost is "
+        f"{first.contract.budget:g}; for the reports that came in it is {costs}."
+    )
+    steps = " and ".join(f"{part.settlement.settings.learning_rate:.2g} ({part.contract.mechanism})" for part in told)
+    fitted = f"Each trains with the step that one rule fits to its own noise: {steps}; everything else is the same."
+    return headline, [closing, fitted]
+
+
+def show(told: list[Told], page: Path, headline: str, notes: list[str], seconds: float) -> None:
+    """The last screen."""
+    from rich.panel import Panel
+    from rich.text import Text
+
+    kept = all(part.settlement.kept for part in told)
+    contracts = " and ".join(f"{part.contract.num_clients} of {part.contract.mechanism}" for part in told)
+    audit = Text(
+        f"NO CONTRACT WAS OVERSPENT ({contracts}, checked from the ledgers by two accountants)"
+        if kept
+        else "A CONTRACT WAS OVERSPENT: "
+        + "; ".join(line for part in told for line in part.settlement.lines() if not part.settlement.kept),
+        style="bold green" if kept else "bold red",
+    )
+    deliver(
+        rendered(
+            Panel(Text(headline, style="bold"), expand=False),
+            _outcome(told),
+            *(_paid(part) for part in told),
+            audit,
+            *(Text(note, style="dim") for note in notes),
+            Text(f"The report: {page}   ({seconds:.0f} s)", style="bold"),
+        ),
+        None,
+    )
+
+
+def _outcome(told: list[Told]) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("mechanism")
+    for name in ("accuracy", "paid", "clients paid", "ε sold", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for part in told:
+        contract = part.contract
+        sold = contract.epsilons[contract.epsilons > 0]
+        table.add_row(
+            contract.mechanism,
+            f"{part.accuracy:.1%}",
+            f"{contract.total_payment:.2f}",
+            f"{contract.num_selected} of {contract.num_clients}",
+            f"{sold.min():.2f} to {sold.max():.2f}",
+            f"{part.seconds:.0f} s",
+        )
+    return table
+
+
+def _paid(part: Told) -> RenderableType:
+    """The best and the least paid of those who are paid at all."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title=f"Who is paid under {part.contract.mechanism}", title_justify="left"
+    )
+    table.add_column("client")
+    for name in ("payment", "sensitivity", "ε sold", "ε spent", "draws"):
+        table.add_column(name, justify="right")
+    payments = part.contract.payments
+    assert payments is not None
+    spending = {str(entry.client): entry for entry in part.settlement.report.clients}
+    order = [int(k) for k in (-payments).argsort() if payments[k] > 0]
+    unpaid = part.contract.num_clients - len(order)
+    chosen = order if len(order) <= 2 * SHOWN else [*order[:SHOWN], None, *order[-SHOWN:]]
+    for k in chosen:
+        if k is None:
+            table.add_row("…", *["…"] * 5)
+            continue
+        entry = spending[part.contract.ids[k]]
+        table.add_row(
+            part.contract.ids[k],
+            f"{payments[k]:.3f}",
+            f"{part.contract.sensitivities[k]:.3f}",
+            f"{entry.bought:.3f}",
+            f"{entry.spent:.3f}",
+            str(entry.participations),
+        )
+    if unpaid:
+        table.add_row(f"{unpaid} others", "0", "", "0", "0", "0")
+    return table
