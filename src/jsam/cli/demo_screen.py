@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from jsam.training.settlement import Settlement
 
 SHOWN = 3
-# Two runs that differ only in their seed were seen to differ by up to about this much: less is called a draw.
-SEED_SPREAD = 0.03
+# On MNIST seeds 1 and 2 gave 84% and 87% with jsam, 47% and 42% with usbm: a gap of less than this is called a draw.
+SEED_SPREAD = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
