@@ -10,15 +10,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(EXTRAS)
 PYTHONS := $(PYTHON) python3.11 python3 python3.12 python3.13
 
-EXAMPLE := examples/clients.csv
-MARKET := --prior uniform:0,1 --loss-weight 5
 
 say = @printf '\n==> %s\n'
 
 .PHONY: help setup run test lint style types imports unit format bench soak clean
 
 help:
-	@echo 'make run      plan and compare contracts for an example of 100 clients, with pictures in out/'
+	@echo 'make run      the whole story: contracts, private training, ledger, audit, a report page'
 	@echo 'make test     everything that must hold: style, types, import contracts, tests, doctests'
 	@echo 'make lint     the quick half of make test: style, types, import contracts'
 	@echo 'make format   rewrite the code in the house style'
@@ -52,12 +50,8 @@ $(READY): pyproject.toml constraints.txt
 setup: $(READY)
 
 run: $(READY)
-	@mkdir -p out
-	$(say) 'Planning contracts for the 100 clients of $(EXAMPLE)'
-	@$(BIN)/jsam plan $(EXAMPLE) $(MARKET) --plot out/plan.png
-	$(say) 'Comparing all mechanisms on the same clients'
-	@$(BIN)/jsam compare $(EXAMPLE) $(MARKET) --plot out/compare.png
-	$(say) 'Done. The pictures are out/plan.png and out/compare.png'
+	$(say) 'The whole story: contracts for 100 clients, private training under them, the ledger, the audit'
+	@$(BIN)/jsam demo
 
 test: lint unit
 	$(say) 'All checks passed'
