@@ -55,7 +55,7 @@ def plan(market: Market, mechanism: Mechanism, *, payments: bool = True, progres
     >>> market = Market(sensitivities=[0.1, 0.3, 0.9], prior=scipy.stats.uniform(0, 1))
     >>> contract = plan(market, JSAM(loss_weight=1.0))
     >>> contract.selection_probs.round(3).tolist(), contract.num_selected
-    ([1.0, 0.0, 0.0], 1)
+    ([0.667, 0.333, 0.0], 2)
     """
     return mechanism.plan(market, payments=payments, progress=progress)
 
