@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +28,15 @@ from jsam.training.models import build_model
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "digits": (1, 8, 8)}
 SIZES, DRAWS, PER_ROUND = (7, 1, 12), (2, 1, 3), 6
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    """Small models lose more by waiting for a second thread than they gain."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def batch(name: str, n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -114,15 +123,52 @@ def test_the_chunk_size_changes_nothing_but_rounding(chunk_size: int) -> None:
     assert distance(chunked.norms, auto.norms) < 1e-5
 
 
-def test_the_same_call_twice_is_bit_identical() -> None:
-    images, labels = batch("mnist", 50)
-    weights = torch.full((50,), 0.02)
-    first, second = (
-        ClippingEngine(build_model("mnist", seed=0), clip_norm=2.0).clipped_sum(images, labels, weights)
-        for _ in range(2)
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_same_call_twice_is_bit_identical(workers: int) -> None:
+    images, labels = batch("mnist", 90)
+    weights = torch.full((90,), 0.02)
+    results = []
+    for _ in range(4):
+        engine = ClippingEngine(build_model("mnist", seed=0), clip_norm=2.0, chunk_size=24, workers=workers)
+        results.append(engine.clipped_sum(images, labels, weights))
+    for other in results[1:]:
+        assert torch.equal(results[0].gradient, other.gradient)
+        assert torch.equal(results[0].norms, other.norms)
+
+
+@pytest.mark.parametrize("n", [1, 15, 33, 64])
+def test_the_number_of_workers_changes_nothing_but_rounding(n: int) -> None:
+    model = build_model("mnist", seed=0)
+    images, labels = batch("mnist", n)
+    weights = torch.linspace(0.1, 1.0, n)
+    results = [
+        ClippingEngine(model, clip_norm=2.0, workers=workers, chunk_size=chunk).clipped_sum(images, labels, weights)
+        for workers, chunk in ((1, n), (2, n), (3, 10), (4, 1))
+    ]
+    for other in results[1:]:
+        assert distance(other.gradient, results[0].gradient) < 1e-5
+        assert distance(other.norms, results[0].norms) < 1e-5
+        assert distance(other.losses, results[0].losses) < 1e-5
+
+
+def test_workers_give_torchs_threads_back_and_pass_errors_on() -> None:
+    def broken(outputs: Tensor, targets: Tensor) -> Tensor:
+        if len(targets) > 20:
+            raise ArithmeticError("no loss today")
+        return cross_entropy(outputs, targets)
+
+    images, labels = batch("digits", 60)
+    torch.set_num_threads(2)
+    engine = ClippingEngine(build_model("digits", seed=0), clip_norm=1.0, loss=broken, workers=2, chunk_size=60)
+    with pytest.raises(ArithmeticError, match="no loss today"):
+        engine.clipped_sum(images, labels, torch.ones(60))
+    assert torch.get_num_threads() == 2
+    after = engine.clipped_sum(images[:36], labels[:36], torch.ones(36))
+    fresh = ClippingEngine(build_model("digits", seed=0), clip_norm=1.0).clipped_sum(
+        images[:36], labels[:36], torch.ones(36)
     )
-    assert torch.equal(first.gradient, second.gradient)
-    assert torch.equal(first.norms, second.norms)
+    assert distance(after.gradient, fresh.gradient) < 1e-6
+    assert torch.get_num_threads() == 2
 
 
 def test_a_client_drawn_twice_counts_twice_and_is_computed_once() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -26,6 +26,15 @@ from jsam.training.clipping.patches import prepare, unfolder
 from jsam.training.clipping.workspace import Workspace
 
 EXAMPLES = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_torch_thread() -> Iterator[None]:
+    """Small models lose more by waiting for a second thread than they gain."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def check(model: nn.Module, inputs: Tensor, *, classes: int, seed: int = 0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,14 +26,21 @@ from jsam.training.clipping import (
     cross_entropy,
     reference_clipped_sum,
 )
-from jsam.training.clipping.capture import capture
+from jsam.training.clipping.capture import Capture
 from jsam.training.clipping.engine import Path
+from jsam.training.clipping.inspection import is_stateless
 from jsam.training.clipping.layers import CannotFuseError
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.manual_seed(0)
+def _seeded() -> Iterator[None]:
+    """Small models lose more by waiting for a second thread than they gain."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+    torch.set_num_threads(threads)
 
 
 def data(*shape: int, n: int = 6) -> tuple[Tensor, Tensor]:
@@ -142,8 +150,12 @@ def test_an_input_changed_in_place_after_use_is_not_fused() -> None:
 
     model = Careless()
     inputs, targets = data(4)
-    with pytest.raises(CannotFuseError, match="the input of first is changed in place after use"):
-        capture(model, {model.first: "first", model.second: "second"}, inputs, targets, cross_entropy)
+    names: dict[nn.Module, str] = {model.first: "first", model.second: "second"}
+    with (
+        Capture(model, names, cross_entropy) as capture,
+        pytest.raises(CannotFuseError, match="the input of first is changed in place after use"),
+    ):
+        capture.run(inputs, targets)
 
 
 @pytest.mark.parametrize(
@@ -269,14 +281,31 @@ def test_control_flow_on_values_is_computed_one_by_one() -> None:
     check(Branching(), *data(4), "one by one", "torch.func")
 
 
+def test_a_model_that_keeps_state_on_itself_is_right_because_it_runs_in_one_thread() -> None:
+    class Remembering(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.hidden = torch.tanh(self.first(x))
+            scores: Tensor = self.head(self.hidden)
+            return scores
+
+    torch.set_num_threads(2)
+    assert is_stateless(nn.Sequential(nn.Linear(4, 3)))
+    assert not is_stateless(Remembering())
+    check(Remembering(), *data(4, n=200), "fused")
+
+
 def test_dropout_stays_fused_and_its_masks_follow_the_generator() -> None:
     model = nn.Sequential(nn.Linear(6, 20), nn.Dropout(0.5), nn.Linear(20, 3))
-    inputs, targets = data(6)
-    engine = ClippingEngine(model, clip_norm=1.0)
+    inputs, targets = data(6, n=100)
+    engine = ClippingEngine(model, clip_norm=1.0, workers=2)
     found = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        found.append(engine.clipped_sum(inputs, targets, torch.ones(6)).gradient)
+        found.append(engine.clipped_sum(inputs, targets, torch.ones(100)).gradient)
     assert engine.path == "fused"
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
@@ -342,3 +371,5 @@ def test_models_that_cannot_be_clipped_are_refused() -> None:
         ClippingEngine(nn.Linear(4, 3).bfloat16(), clip_norm=1.0)
     with pytest.raises(InputError, match="chunk_size is 0"):
         ClippingEngine(nn.Linear(4, 3), clip_norm=1.0, chunk_size=0)
+    with pytest.raises(InputError, match="workers is 0"):
+        ClippingEngine(nn.Linear(4, 3), clip_norm=1.0, workers=0)

@@ -16,7 +16,13 @@ from torch.nn.modules.dropout import _DropoutNd
 from jsam.errors import InputError
 from jsam.training.clipping.capture import PerSampleLoss, sample_losses
 from jsam.training.clipping.fused import FusedClipping, spans
-from jsam.training.clipping.inspection import obstacle, refuse_mixing, trainable_owners
+from jsam.training.clipping.inspection import (
+    draws_at_random,
+    is_stateless,
+    obstacle,
+    refuse_mixing,
+    trainable_owners,
+)
 from jsam.training.clipping.layers import CannotFuseError
 from jsam.training.clipping.per_sample import one_by_one, trainable, vectorised
 from jsam.training.clipping.result import ClippedSum, clip_factors
@@ -26,6 +32,7 @@ Path = Literal["fused", "vectorised", "one by one"]
 _PROBE_SAMPLES = 3
 _PROBE_TOLERANCE = 1e-3
 _PER_SAMPLE_BYTES = 64 << 20
+_MOST_WORKERS = 16
 
 
 class SlowPathWarning(UserWarning):
@@ -44,6 +51,11 @@ class ClippingEngine:
     for a check against gradients taken one example at a time, which catches what types alone do not show: parameters
     used outside their module, and examples that influence each other. A model with Conv2d is put into channels-last
     memory format on the CPU (values and shapes stay the same). Dropout draws from torch's global generator.
+
+    `chunk_size` bounds the examples in flight, and with them the memory. `workers` threads share the chunks on the CPU,
+    one torch thread each; "auto" takes torch.get_num_threads() of them for models of torch's own modules with the
+    default loss, and one for others, whose forward pass might keep state. The result depends on their number only by
+    rounding.
     """
 
     def __init__(
@@ -53,11 +65,14 @@ class ClippingEngine:
         clip_norm: float,
         loss: PerSampleLoss = cross_entropy,
         chunk_size: int | Literal["auto"] = "auto",
+        workers: int | Literal["auto"] = "auto",
     ) -> None:
         if not (math.isfinite(clip_norm) and clip_norm > 0):
             raise InputError(f"clip_norm is {clip_norm}; it must be a positive finite number")
         if chunk_size != "auto" and chunk_size < 1:
             raise InputError(f"chunk_size is {chunk_size}; it must be 'auto' or at least 1")
+        if workers != "auto" and workers < 1:
+            raise InputError(f"workers is {workers}; it must be 'auto' or at least 1")
         parameters = trainable(model)
         if not parameters:
             raise InputError("the model has no trainable parameter; at least one must have requires_grad=True")
@@ -76,10 +91,15 @@ class ClippingEngine:
         if reason is not None:
             self._leave_fused(reason)
             return
-        channels_last = next(iter(parameters.values())).device.type == "cpu" and _gains_by_channels_last(model)
+        on_cpu = next(iter(parameters.values())).device.type == "cpu"
+        channels_last = on_cpu and _gains_by_channels_last(model)
         if channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._fused = FusedClipping(model, owners, loss=loss, channels_last=channels_last)
+        safe = on_cpu and loss is cross_entropy and is_stateless(model)
+        count = min(_MOST_WORKERS, torch.get_num_threads()) if safe else 1
+        self._fused = FusedClipping(
+            model, owners, loss=loss, channels_last=channels_last, workers=count if workers == "auto" else workers
+        )
 
     @property
     def parameter_count(self) -> int:
@@ -100,7 +120,14 @@ class ClippingEngine:
         self._check_once(inputs, targets)
         if self.path == "fused":
             try:
-                return self._fused.clipped_sum(inputs, targets, weights, self.clip_norm, self._chunk_size)
+                return self._fused.clipped_sum(
+                    inputs,
+                    targets,
+                    weights,
+                    clip_norm=self.clip_norm,
+                    chunk_size=self._chunk_size,
+                    parallel=not draws_at_random(self.model),
+                )
             except CannotFuseError as error:
                 self._leave_fused(str(error))
         return self._per_sample_sum(inputs, targets, weights)
@@ -167,7 +194,7 @@ class ClippingEngine:
             return
         weights = torch.arange(1.0, inputs.shape[0] + 1.0).to(next(iter(trainable(self.model).values())))
         try:
-            fused = self._fused.clipped_sum(inputs, targets, weights, math.inf, None)
+            fused = self._fused.clipped_sum(inputs, targets, weights, clip_norm=math.inf)
         except CannotFuseError as error:
             self._leave_fused(str(error))
             return

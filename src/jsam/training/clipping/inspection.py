@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from jsam.errors import InputError
@@ -36,6 +37,24 @@ def trainable_owners(model: nn.Module) -> dict[str, nn.Module]:
         for name, module in model.named_modules()
         if any(parameter.requires_grad for parameter in module.parameters(recurse=False))
     }
+
+
+def is_stateless(model: nn.Module) -> bool:
+    """Whether a forward pass surely keeps nothing on the modules, so that two may run at once.
+
+    True of torch's own modules without hooks; a module of the user's may store things on itself on the way.
+    """
+    return all(
+        type(module).__module__.startswith("torch.nn.modules.")
+        and not module._forward_hooks
+        and not module._forward_pre_hooks
+        for module in model.modules()
+    )
+
+
+def draws_at_random(model: nn.Module) -> bool:
+    """Whether Dropout is active: its draws would depend on which thread comes first."""
+    return any(isinstance(module, _DropoutNd) and module.training for module in model.modules())
 
 
 def obstacle(owners: Mapping[str, nn.Module]) -> str | None:

@@ -1,0 +1,67 @@
+"""What one thread does with a chunk: norms block by block, clipping factors, weighted sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from jsam.training.clipping.layers import RULES, Call, LayerRule
+from jsam.training.clipping.result import clip_factors
+from jsam.training.clipping.workspace import Workspace
+
+_BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 1 << 30}
+_SMALLEST_BLOCK = 4
+
+
+class Worker:
+    """The rules of all layers with their own scratch memory and their own sums."""
+
+    def __init__(self, owners: Mapping[str, nn.Module]) -> None:
+        workspace = Workspace()
+        self._rules: dict[str, LayerRule] = {
+            name: RULES[type(module)](name, module, workspace) for name, module in owners.items()
+        }
+
+    def reset(self) -> None:
+        for rule in self._rules.values():
+            rule.reset()
+
+    def add_chunk(self, calls: Mapping[str, Sequence[Call]], weights: Tensor, clip_norm: float) -> Tensor:
+        """Adds the weighted clipped gradients of a chunk to the sums; returns their norms before clipping."""
+        n = weights.shape[0]
+        active = [(self._rules[name], found) for name, found in calls.items()]
+        columns = [rule.columns(found) for rule, found in active]
+        parts = weights.new_empty((sum(columns), n))
+        for (rule, found), part in zip(active, torch.split(parts, columns), strict=True):
+            rule.open(found, part)
+        norms, factors = torch.empty_like(weights), torch.empty_like(weights)
+        block = _block_size(active, weights.device.type) or n
+        for start in range(0, n, block):
+            stop = min(start + block, n)
+            for rule, _ in active:
+                rule.fill_norms(start, stop)
+            block_norms, block_factors = norms[start:stop], factors[start:stop]
+            torch.linalg.vector_norm(parts[:, start:stop], dim=0, out=block_norms)
+            clip_factors(block_norms, clip_norm, out=block_factors).mul_(weights[start:stop])
+            for rule, _ in active:
+                rule.add(start, stop, block_factors)
+        for rule, _ in active:
+            rule.finish(factors)
+        return norms
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The sums, by the parameter's full name."""
+        return {
+            f"{name}.{key}" if name else key: value
+            for name, rule in self._rules.items()
+            for key, value in rule.gradients().items()
+        }
+
+
+def _block_size(active: Sequence[tuple[LayerRule, Sequence[Call]]], device: str) -> int | None:
+    needs = [rule.block_floats(found) for rule, found in active]
+    floats = sum(need.kept for need in needs) + max((need.scratch for need in needs), default=0)
+    budget = _BLOCK_BYTES.get(device, _BLOCK_BYTES["cuda"])
+    return max(_SMALLEST_BLOCK, budget // (4 * floats)) if floats else None
