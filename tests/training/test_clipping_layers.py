@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 else:
     torch = require("torch", extra="train")
 
-from jsam.training.clipping.convolution import ConvShape
 from torch import Tensor, nn
 
 from jsam.training.clipping import ClientBatch, ClippingEngine, reference_clipped_sum
+from jsam.training.clipping.convolution import ConvShape
 from jsam.training.clipping.layers.product import ProductRule
 from jsam.training.clipping.patches import prepare, unfolder
 from jsam.training.clipping.workspace import Workspace
