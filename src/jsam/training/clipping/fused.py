@@ -51,7 +51,7 @@ class FusedClipping:
         chunk_size: int | None = None,
         parallel: bool = True,
     ) -> ClippedSum:
-        """Σ_i w_i min(1, C/‖g_i‖) g_i, with at most `chunk_size` examples in flight (None: by rule).
+        """Σ_i w_i min(1, C/‖g_i‖) g_i, with no more than `chunk_size` examples in flight if it is given.
 
         Raises CannotFuseError where a layer is used in a way that its rule does not cover.
         """
@@ -61,13 +61,17 @@ class FusedClipping:
             worker.reset()
         norms, losses = torch.empty_like(weights), torch.empty_like(weights)
         with Capture(self._model, self._names, self._loss) as capture:
-            share = self._chunk_size(capture, inputs, targets) if chunk_size is None else chunk_size // len(workers)
+            share = self._share(capture, inputs, targets)
+            if chunk_size is not None:
+                share = min(share, chunk_size // len(workers))
             chunks = list(spans(n, max(1, share), len(workers)))
 
             def work(index: int) -> None:
                 for start, stop in chunks[index :: len(workers)]:
                     losses[start:stop], calls = self._run(capture, inputs[start:stop], targets[start:stop])
                     norms[start:stop] = workers[index].add_chunk(calls, weights[start:stop], clip_norm)
+                    # Or the next chunk would be captured while this one is still held.
+                    del calls
 
             if self._pool is None or len(workers) == 1:
                 work(0)
@@ -98,7 +102,8 @@ class FusedClipping:
         for future in futures:
             future.result()
 
-    def _chunk_size(self, capture: Capture, inputs: Tensor, targets: Tensor) -> int:
+    def _share(self, capture: Capture, inputs: Tensor, targets: Tensor) -> int:
+        """Examples that one worker best takes at a time."""
         if self._floats_per_sample is None:
             probe = min(2, inputs.shape[0])
             with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
@@ -109,14 +114,13 @@ class FusedClipping:
         return budget // (4 * self._floats_per_sample)
 
     def _gradient(self, workers: Sequence[Worker]) -> Tensor:
-        wanted = [name for name, value in self._model.named_parameters() if value.requires_grad]
-        flat = []
+        parameters = {name: value for name, value in self._model.named_parameters() if value.requires_grad}
+        total = torch.cat([torch.zeros_like(value).reshape(-1) for value in parameters.values()])
+        pieces = torch.split(total, [value.numel() for value in parameters.values()])
         for worker in workers:
             found = worker.gradients()
-            flat.append(torch.cat([found[name].reshape(-1) for name in wanted]))
-        total = flat[0]
-        for piece in flat[1:]:
-            total += piece
+            for (name, value), piece in zip(parameters.items(), pieces, strict=True):
+                piece.view(value.shape).add_(found[name])
         return total
 
 

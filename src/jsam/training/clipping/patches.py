@@ -42,7 +42,8 @@ def prepare(x: Tensor, shape: ConvShape, output: tuple[int, int]) -> Tensor:
     """What is done once for a whole chunk, before its blocks are loaded.
 
     Channels-last: the layout. Channel first, for stride (ph, pw): phases[n, c, b, a, r, q] is
-    x[n, c, r·ph + a, q·pw + b], so that strided reads are done once and contiguous ones afterwards.
+    x[n, c, r·ph + a, q·pw + b], so that strided reads are done once and contiguous ones afterwards; all shifts along
+    q as one overlapping view where there is one.
     """
     if shape.channels_last:
         if shape.padding_mode != "zeros":
@@ -56,7 +57,15 @@ def prepare(x: Tensor, shape: ConvShape, output: tuple[int, int]) -> Tensor:
         x = functional.pad(x, [0, max(right, 0), 0, max(below, 0)])
     x = x[:, :, :height, :width]
     split = torch.unflatten(torch.unflatten(x, 3, (columns, shape.stride[1])), 2, (rows, shape.stride[0]))
-    return split.permute(0, 1, 5, 3, 2, 4).contiguous()
+    phases = split.permute(0, 1, 5, 3, 2, 4).contiguous()
+    if not _in_one_view(shape):
+        return phases
+    return phases.unfold(5, output[1], 1).permute(0, 1, 5, 2, 3, 4, 6)
+
+
+def _in_one_view(shape: ConvShape) -> bool:
+    """Whether the shifts of all kernel columns make one regular view of the phases."""
+    return shape.dilation[1] == 1 and shape.kernel[1] % shape.stride[1] == 0
 
 
 def unfolder(shape: ConvShape, x: Tensor, output: tuple[int, int], size: int, workspace: Workspace) -> Unfolder:
@@ -139,11 +148,17 @@ class _ChannelFirst(Unfolder):
     """wide[n, c, j, a, r, q] = x[n, c, r·ph + a, q·pw + j·dw]; and the full matrix from it where a step is narrow."""
 
     def __init__(self, shape: ConvShape, x: Tensor, output: tuple[int, int], size: int, workspace: Workspace) -> None:
-        self._shape, self._size = shape, size
+        self._size = size
         c, (kh, kw), ph, (oh, ow) = x.shape[1], shape.kernel, shape.stride[0], output
         rows = shape.rows_per_phase(oh)
-        self._wide = workspace.take("wide", (size, c, kw, ph, rows, ow), like=x)
-        wide = self._wide.view(size * shape.groups, c // shape.groups * kw, ph, rows * ow)
+        spread = workspace.take("wide", (size, c, kw, ph, rows, ow), like=x)
+        pw, dw = shape.stride[1], shape.dilation[1]
+        self._shifts: list[tuple[Tensor, int, int]] | None = None
+        if _in_one_view(shape):
+            self._target = spread.view(size, c, kw // pw, pw, ph, rows, ow)
+        else:
+            self._shifts = [(spread[:, :, j], j * dw % pw, j * dw // pw) for j in range(kw)]
+        wide = spread.view(size * shape.groups, c // shape.groups * kw, ph, rows * ow)
         merged = shape.rows_per_step
         self._copies: list[tuple[Tensor, Tensor]] = []
         if merged == ph and shape.dilation[0] == 1:
@@ -163,13 +178,10 @@ class _ChannelFirst(Unfolder):
 
     def load(self, prepared: Tensor, start: int) -> None:
         block = prepared[start : start + self._size]
-        kw, pw, dw, ow = self._shape.kernel[1], self._shape.stride[1], self._shape.dilation[1], self._wide.shape[5]
-        if dw == 1 and kw % pw == 0:
-            windows = block.unfold(5, ow, 1).permute(0, 1, 5, 2, 3, 4, 6)
-            self._wide.view(*windows.shape).copy_(windows)
+        if self._shifts is None:
+            self._target.copy_(block)
         else:
-            for j in range(kw):
-                shift, phase = divmod(j * dw, pw)
-                self._wide[:, :, j].copy_(block[:, :, phase].narrow(4, shift, ow))
+            for target, phase, shift in self._shifts:
+                target.copy_(block[:, :, phase].narrow(4, shift, target.shape[4]))
         for target, source in self._copies:
             target.copy_(source)

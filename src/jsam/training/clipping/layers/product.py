@@ -39,6 +39,7 @@ class ProductRule(LayerRule):
     _lefts: Sequence[Tensor] = ()
     _sources: Sequence[Tensor] = ()
     _norms: Tensor
+    _totals: Sequence[Tensor] = ()
     _bias: Tensor | None = None
     _gram = False
     _generation = -1
@@ -118,6 +119,7 @@ class ProductRule(LayerRule):
         else:
             entries = parts[: self.steps * self._norm_columns]
             self._norms = entries.view(self.steps, self._norm_columns, -1).transpose(1, 2)
+            self._totals = list(self._weight_sum(parts))
         # Blocks of many sizes come and go when rounds differ in size.
         if self._generation != self.workspace.generation or len(self._kept_views) > _MOST_VIEWS:
             self._generation = self.workspace.generation
@@ -146,7 +148,7 @@ class ProductRule(LayerRule):
 
     def add(self, start: int, stop: int, factors: Tensor) -> None:
         if self.trains("weight") and not self._gram:
-            for total, rows in zip(self._weight_sum(factors), self._kept(stop - start).rows, strict=True):
+            for total, rows in zip(self._totals, self._kept(stop - start).rows, strict=True):
                 total.addmv_(rows, factors)
 
     def finish(self, factors: Tensor) -> None:
@@ -155,7 +157,7 @@ class ProductRule(LayerRule):
         if self.trains("weight") and self._gram:
             for call in self._calls:
                 self._weight_sum(factors).add_(self.weighted_weight_gradient(call, factors))
-        self._calls, self._lefts, self._sources, self._bias = (), (), (), None
+        self._calls, self._lefts, self._sources, self._totals, self._bias = (), (), (), (), None
 
     @property
     def _norm_columns(self) -> int:
