@@ -57,7 +57,8 @@ class FusedClipping:
         Raises CannotFuseError where a layer is used in a way that its rule does not cover.
         """
         n = inputs.shape[0]
-        workers = self._workers[: max(1, n // _FEWEST_SAMPLES_A_WORKER) if parallel else 1]
+        most = max(1, min(n // _FEWEST_SAMPLES_A_WORKER, n if chunk_size is None else chunk_size)) if parallel else 1
+        workers = self._workers[:most]
         for worker in workers:
             worker.reset()
         norms, losses = torch.empty_like(weights), torch.empty_like(weights)
