@@ -7,6 +7,7 @@ chunks of its own: many small operations wait less for each other than the threa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
@@ -38,7 +39,7 @@ class FusedClipping:
         self._model, self._loss, self._channels_last = model, loss, channels_last
         self._names = {module: name for name, module in owners.items()}
         self._workers = [Worker(owners) for _ in range(workers)]
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="jsam-clip") if workers > 1 else None
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
         self._floats_per_sample: int | None = None
 
     def clipped_sum(
@@ -56,7 +57,8 @@ class FusedClipping:
         Raises CannotFuseError where a layer is used in a way that its rule does not cover.
         """
         n = inputs.shape[0]
-        workers = self._workers[: max(1, n // _FEWEST_SAMPLES_A_WORKER) if parallel else 1]
+        most = max(1, min(n // _FEWEST_SAMPLES_A_WORKER, n if chunk_size is None else chunk_size)) if parallel else 1
+        workers = self._workers[:most]
         for worker in workers:
             worker.reset()
         norms, losses = torch.empty_like(weights), torch.empty_like(weights)
@@ -73,7 +75,7 @@ class FusedClipping:
                     # Or the next chunk would be captured while this one is still held.
                     del calls
 
-            if self._pool is None or len(workers) == 1:
+            if len(workers) == 1:
                 work(0)
             else:
                 self._in_parallel(work, len(workers))
@@ -85,14 +87,16 @@ class FusedClipping:
         return capture.run(inputs, targets)
 
     def _in_parallel(self, work: Callable[[int], None], count: int) -> None:
-        assert self._pool is not None
-        threads = torch.get_num_threads()
+        if self._pool is None or self._pool[0] != os.getpid():
+            # A forked process inherits the pool without its threads.
+            self._pool = os.getpid(), ThreadPoolExecutor(len(self._workers), thread_name_prefix="jsam-clip")
+        pool, threads = self._pool[1], torch.get_num_threads()
 
         def alone(index: int) -> None:
             torch.set_num_threads(1)
             work(index)
 
-        futures = [self._pool.submit(alone, index) for index in range(count)]
+        futures = [pool.submit(alone, index) for index in range(count)]
         try:
             wait(futures)
         finally:
