@@ -10,7 +10,6 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(EXTRAS)
 PYTHONS := $(PYTHON) python3.11 python3 python3.12 python3.13
 
-
 say = @printf '\n==> %s\n'
 
 .PHONY: help setup run test lint style types imports unit format bench soak clean
@@ -83,6 +82,7 @@ format: $(READY)
 bench: $(READY)
 	$(say) 'Timings (correctness is the business of make test)'
 	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks.training_cpu
 
 soak: $(READY)
 	$(say) 'Killing training at random moments and resuming it, 100 times'
