@@ -89,6 +89,7 @@ class RangeMechanism(ABC):
     tolerance: float = TOLERANCE
 
     truthful: ClassVar[bool] = True
+    pays_rents: ClassVar[bool] = True  # False: just the cost, for a server that knows it
 
     def __post_init__(self) -> None:
         _check("loss_weight", self.loss_weight, lambda x: x > 0, "a positive number")
@@ -196,6 +197,8 @@ class RangeMechanism(ABC):
     ) -> tuple[FloatArray, float]:
         c = market.sensitivities
         paid, error = c * eps, 0.0
+        if not self.pays_rents:
+            return paid, error
         rank_of = np.full(market.num_clients, -1)
         rank_of[active[own.base.order]] = np.arange(len(active))
         for cost, members in market.cost_groups:
@@ -232,20 +235,11 @@ class RangeMechanism(ABC):
             return Responses(epsilons=at.epsilon, payments=np.full(len(z), math.nan))
         kept = at.epsilon > 0
         paid = z * at.epsilon
-        if kept.any():
-            paid[kept] += self._rents(own, ranks[kept], z[kept], at.epsilon[kept], cost, at.objective[kept])
+        if kept.any() and self.pays_rents:
+            paid[kept] += rents(
+                own, ranks[kept], z[kept], at.epsilon[kept], cost, at.objective[kept], tolerance=self.tolerance
+            ).rents
         return Responses(epsilons=at.epsilon, payments=paid)
-
-    def _rents(
-        self,
-        own: OwnReport,
-        ranks: IntArray,
-        z: FloatArray,
-        epsilons: FloatArray,
-        cost: VirtualCost,
-        objective: FloatArray,
-    ) -> FloatArray:
-        return rents(own, ranks, z, epsilons, cost, objective, tolerance=self.tolerance).rents
 
 
 def _tie_order(market: Market, active: IntArray) -> IntArray | None:

@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from jsam.mechanism._arrays import FloatArray, IntArray
-from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms.jsam import JSAM
-from jsam.mechanism.own_report import OwnReport
-from jsam.mechanism.payments import Progress
 from jsam.mechanism.virtual_cost import VirtualCost
 
 
@@ -20,6 +14,7 @@ class JSAMCI(JSAM):
     """JSAM with v := c and payments c ε. Clients would gain by exaggerating, so truthfulness is not claimed."""
 
     truthful: ClassVar[bool] = False
+    pays_rents: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -27,25 +22,3 @@ class JSAMCI(JSAM):
 
     def price(self, cost: VirtualCost) -> VirtualCost:
         return VirtualCost(prior=cost.prior, bottom=cost.bottom, top=cost.top, affine=(0.0, 1.0))
-
-    def _pay(
-        self,
-        market: Market,
-        active: IntArray,
-        own: OwnReport,
-        eps: FloatArray,
-        objective: float,
-        progress: Progress | None,
-    ) -> tuple[FloatArray, float]:
-        return market.sensitivities * eps, 0.0
-
-    def _rents(
-        self,
-        own: OwnReport,
-        ranks: IntArray,
-        z: FloatArray,
-        epsilons: FloatArray,
-        cost: VirtualCost,
-        objective: FloatArray,
-    ) -> FloatArray:
-        return np.zeros(len(z))
