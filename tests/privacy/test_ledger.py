@@ -138,10 +138,18 @@ def test_a_client_twice_in_one_append_is_refused(path: Path) -> None:
     with Ledger(path) as ledger:
         with pytest.raises(InputError, match="client 0 appears twice in round 1"):
             ledger.append([release(1), release(1)])
-        with pytest.raises(InputError, match="several rounds"):
-            ledger.append([release(1), release(2)])
         assert len(ledger) == 0
         assert ledger.append([]) == 0
+
+
+def test_several_rounds_are_recorded_together_or_not_at_all(path: Path) -> None:
+    """Rounds queued on a device in one go are written down in one go."""
+    with Ledger(path) as ledger:
+        with pytest.raises(InputError, match="client 0 appears twice in round 2"):
+            ledger.append([release(1), release(2), release(2)])
+        assert len(ledger) == 0
+        assert ledger.append([release(1), release(2)]) == 2
+        assert ledger.append([release(2), release(3)]) == 1
 
 
 def test_damage_before_the_end_is_reported_never_skipped(path: Path) -> None:

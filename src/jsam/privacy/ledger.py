@@ -79,9 +79,9 @@ class Ledger:
             raise JsamError(f"ledger {self.path} cannot be written: {error.strerror}") from error
 
     def append(self, releases: Iterable[Release]) -> int:
-        """Record the releases of one round, on disk when this returns; how many of them were new.
+        """Record the releases of one round, or of rounds that follow at once; how many of them were new.
 
-        On failure none of them is recorded and the round must not be applied.
+        They are on disk when this returns. On failure none of them is recorded and no round of theirs must be applied.
         """
         batch: dict[tuple[int, Client], Release] = {}
         for release in releases:
@@ -92,8 +92,6 @@ class Ledger:
                     f"releases once, with its multiplicity"
                 )
             batch[key] = release
-        if len({release.round for release in batch.values()}) > 1:
-            raise InputError("append was given several rounds; it must be given the releases of one round")
         new = {key: release for key, release in batch.items() if self._is_new(key, release)}
         if new:
             self._commit(b"".join(_line(release) for release in new.values()), next(iter(new))[0])

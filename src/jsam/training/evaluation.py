@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from jsam.training.clipping import PerSampleLoss
+from jsam.training.clipping.gpu import has_triton
+from jsam.training.clipping.gpu.forward import merged
+from jsam.training.clipping.precision import Precision, arithmetic
 
 _CHUNK = 2000
 
@@ -43,3 +46,56 @@ def evaluate(model: nn.Module, inputs: Tensor, targets: Tensor, *, num_classes: 
         loss=total / len(targets),
         class_accuracy=tuple(hit / count if count else None for hit, count in zip(hits, counts, strict=True)),
     )
+
+
+class Evaluator:
+    """Evaluation that stays on the device, so that it can be queued and read later; `read` makes sense of `result`."""
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        num_classes: int,
+        loss: PerSampleLoss,
+        precision: Precision = "fp32",
+        chunk: int = _CHUNK,
+    ) -> None:
+        self._inputs, self._targets, self._loss = inputs, targets, loss
+        self._precision, self._chunk = precision, chunk
+        self._classes = torch.arange(num_classes, device=targets.device)
+        counts = (targets[:, None] == self._classes).sum(dim=0)
+        # A row of hits by class, a row of sizes, and the summed loss in the last column.
+        self.result = torch.zeros((2, num_classes + 1), dtype=torch.float64, device=targets.device)
+        self.result[1, :num_classes] = counts
+
+    @torch.no_grad()
+    def run(self, model: nn.Module) -> None:
+        """Queue an evaluation of the weights as they are then."""
+        forward = merged(model) if self.result.is_cuda and has_triton() else None
+        hits, total = torch.zeros_like(self.result[0, :-1]), torch.zeros_like(self.result[0, -1])
+        was_training = model.training
+        model.eval()
+        with arithmetic(self._precision, self.result.device):
+            for start in range(0, len(self._targets), self._chunk):
+                x, y = self._inputs[start : start + self._chunk], self._targets[start : start + self._chunk]
+                outputs = (model(x) if forward is None else forward(x, _unrecorded)).float()
+                right = outputs.argmax(dim=1) == y
+                hits += (right[:, None] & (y[:, None] == self._classes)).sum(dim=0)
+                total += self._loss(outputs, y).sum(dtype=torch.float64)
+        model.train(was_training)
+        self.result[0, :-1] = hits
+        self.result[0, -1] = total
+
+    @staticmethod
+    def read(result: Tensor) -> Evaluation:
+        hits, counts = result[0, :-1].tolist(), result[1, :-1].tolist()
+        return Evaluation(
+            accuracy=sum(hits) / sum(counts),
+            loss=float(result[0, -1]) / sum(counts),
+            class_accuracy=tuple(hit / count if count else None for hit, count in zip(hits, counts, strict=True)),
+        )
+
+
+def _unrecorded(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    """Nobody takes gradients here."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import platform
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +19,15 @@ from jsam.mechanism.contract import Contract
 from jsam.privacy import Ledger, Round, Schedule, derived_seed
 from jsam.privacy.files import write_atomically
 from jsam.training.clipping import ClippedSum, ClippingEngine, cross_entropy, sample_weights
+from jsam.training.clipping.precision import checked_precision
 from jsam.training.contracts import load_contract
 from jsam.training.environment import check_versions, device_named, threads_set_to, versions
 from jsam.training.errors import RunFolderError, TrainingStoppedError
-from jsam.training.evaluation import evaluate
+from jsam.training.evaluation import Evaluation, Evaluator, evaluate
+from jsam.training.graphs import MEASURES, Pending
 from jsam.training.noise import combined_std, round_noise
 from jsam.training.preparation import Preparation
+from jsam.training.queueing import blocks_between, due, graph_rounds, replayable, round_inputs
 from jsam.training.records import RUN_FORMAT, MetricsFile, RunFolder, write_json
 from jsam.training.settings import TrainingSettings
 from jsam.training.state import TrainingState, as_bytes, load_checkpoint, save_checkpoint
@@ -122,12 +127,18 @@ class _Run:
         self.device, self.fingerprint, self.dataset = device, fingerprint, task.dataset
         self.loss = task.loss or cross_entropy
         self.model = task.model.to(device).train()
-        self.engine = ClippingEngine(self.model, clip_norm=self.settings.clip_norm, loss=self.loss)
+        self.engine = ClippingEngine(
+            self.model,
+            clip_norm=self.settings.clip_norm,
+            loss=self.loss,
+            precision=checked_precision(self.settings.precision, device),
+        )
         self.inputs = torch.from_numpy(task.dataset.train_inputs).to(device)
         self.targets = torch.from_numpy(task.dataset.train_targets).to(device)
         self.test_inputs = torch.from_numpy(task.dataset.test_inputs).to(device)
         self.test_targets = torch.from_numpy(task.dataset.test_targets).to(device)
         self.held = [torch.from_numpy(indices) for indices in task.partition.indices]
+        self.partition = task.partition
 
     def go(self, state: TrainingState | None, progress: RoundCallback | None, tracker: Tracker | None) -> RunResult:
         fresh = state is None
@@ -168,6 +179,9 @@ class _Run:
     def _records(self, state: TrainingState, ledger: Ledger, fresh: bool) -> Iterator[Metrics]:
         if fresh:
             yield {"round": 0, **self._evaluation()}
+        if self.device.type == "cuda" and self.engine.path == "fused" and replayable(self.model, self.loss):
+            yield from self._replayed(state, ledger)
+            return
         for index in range(state.rounds_done, self.settings.rounds):
             record = self._round(self.preparation.schedule.round(index), state, ledger)
             if state.rounds_done % self.settings.evaluate_every == 0 or state.rounds_done == self.settings.rounds:
@@ -179,12 +193,7 @@ class _Run:
         found = self._clipped_sum(drawn)
         signal = float(torch.linalg.vector_norm(found.gradient, dtype=torch.float64))
         mean_loss = found.mean_loss
-        if not (math.isfinite(signal) and math.isfinite(mean_loss)):
-            raise TrainingStoppedError(
-                f"round {drawn.index + 1} of {settings.rounds}: the loss is {mean_loss}, the gradient's norm {signal}; "
-                f"training stops before releasing it, all earlier rounds are kept in {self.folder.path} "
-                "(a smaller learning_rate may help)"
-            )
+        self._refuse_odd(drawn.index, mean_loss, signal)
         releases = preparation.releases(drawn)
         std = combined_std(releases, preparation.update_weights(drawn), settings.per_round)
         noise = round_noise(std, self.engine.parameter_count, seed=settings.seed, index=drawn.index, device=self.device)
@@ -204,6 +213,71 @@ class _Run:
             "noise_norm": noise_norm,
             "noise_to_signal": noise_norm / signal if signal > 0 else None,
         }
+
+    def _replayed(self, state: TrainingState, ledger: Ledger) -> Iterator[Metrics]:
+        """The same on CUDA, queued block by block; the host reads a block's numbers while the next one runs.
+
+        A block's releases are in the ledger before it is queued. Where a round is not finite the device skips it and
+        all after it, so the ledger may then name releases that were not made, never the other way round.
+        """
+        data = self.inputs, self.targets
+        rounds = graph_rounds(self.engine, *data, self.preparation, self.partition, self._evaluator())
+        if state.velocity is not None:
+            rounds.load(self.model.state_dict(), state.velocity)
+        queued: deque[tuple[range, Pending]] = deque()
+        for block in blocks_between(state.rounds_done, self.settings):
+            drawn = [self.preparation.schedule.round(index) for index in block]
+            releases = [self.preparation.releases(single) for single in drawn]
+            ledger.append(itertools.chain.from_iterable(releases))
+            evaluate = due(block.stop, self.settings.evaluate_every, self.settings.rounds)
+            keep = due(block.stop, self.settings.checkpoint_every, self.settings.rounds)
+            inputs = [
+                round_inputs(self.preparation, self.partition, *pair) for pair in zip(drawn, releases, strict=True)
+            ]
+            queued.append((block, rounds.launch(inputs, evaluate=evaluate, snapshot=keep)))
+            if len(queued) > 1:
+                yield from self._read(*queued.popleft(), state)
+        while queued:
+            yield from self._read(*queued.popleft(), state)
+
+    def _read(self, block: range, pending: Pending, state: TrainingState) -> Iterator[Metrics]:
+        measures = pending.measures().tolist()
+        for index, values in zip(block, measures, strict=True):
+            found = dict(zip(MEASURES, values, strict=True))
+            signal = found["gradient_norm"]
+            self._refuse_odd(index, found["train_loss"], signal)
+            state.rounds_done = index + 1
+            record: Metrics = {
+                "round": index + 1,
+                "learning_rate": self.settings.learning_rate_at(index),
+                "distinct_clients": len(self.preparation.schedule.round(index).clients),
+                **found,
+                "noise_to_signal": found["noise_norm"] / signal if signal > 0 else None,
+            }
+            if index + 1 == block.stop:
+                if pending.snapshot is not None:
+                    state.weights, state.velocity = pending.snapshot.weights, pending.snapshot.velocity
+                evaluation = pending.evaluation()
+                if evaluation is not None:
+                    record |= _as_metrics(evaluation)
+            yield record
+
+    def _refuse_odd(self, index: int, loss: float, signal: float) -> None:
+        if not (math.isfinite(signal) and math.isfinite(loss)):
+            raise TrainingStoppedError(
+                f"round {index + 1} of {self.settings.rounds}: the loss is {loss}, the gradient's norm {signal}; "
+                f"training stops before releasing it, all earlier rounds are kept in {self.folder.path} "
+                "(a smaller learning_rate may help)"
+            )
+
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(
+            self.test_inputs,
+            self.test_targets,
+            num_classes=self.dataset.num_classes,
+            loss=self.loss,
+            precision=self.engine.precision,
+        )
 
     def _clipped_sum(self, drawn: Round) -> ClippedSum:
         clients = drawn.clients.tolist()
@@ -232,9 +306,13 @@ class _Run:
         found = evaluate(
             self.model, self.test_inputs, self.test_targets, num_classes=self.dataset.num_classes, loss=self.loss
         )
-        # The loss can overflow while the accuracy is still a number; JSON has no infinity.
-        loss = found.loss if math.isfinite(found.loss) else None
-        return {"accuracy": found.accuracy, "loss": loss, "class_accuracy": list(found.class_accuracy)}
+        return _as_metrics(found)
+
+
+def _as_metrics(found: Evaluation) -> Metrics:
+    # The loss can overflow while the accuracy is still a number; JSON has no infinity.
+    loss = found.loss if math.isfinite(found.loss) else None
+    return {"accuracy": found.accuracy, "loss": loss, "class_accuracy": list(found.class_accuracy)}
 
 
 def _evaluated(record: Metrics) -> Metrics:

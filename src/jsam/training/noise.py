@@ -30,14 +30,23 @@ def combined_std(releases: Sequence[Release], update_weights: Sequence[float], p
     return math.hypot(*shares) / per_round
 
 
+def rounded_up(std: float) -> np.float32:
+    """In fp32, never less."""
+    scale = np.float32(std)
+    return np.nextafter(scale, np.float32(np.inf)) if scale < std else scale
+
+
+def noise_seed(seed: int, index: int) -> int:
+    """Of the device's generator in round `index`."""
+    return derived_seed(seed, "noise", round=index)
+
+
 def round_noise(std: float, size: int, *, seed: int, index: int, device: torch.device) -> Tensor:
     """The noise of round `index`: `size` independent draws of N(0, std²) in fp32, the scale rounded up."""
-    scale = np.float32(std)
-    if scale < std:
-        scale = np.nextafter(scale, np.float32(np.inf))
+    scale = rounded_up(std)
     if device.type == "cuda":
         # Philox takes all 63 bits; torch's CPU generator would keep 32 of them, so numpy's is used there.
-        source = torch.Generator(device=device).manual_seed(derived_seed(seed, "noise", round=index))
+        source = torch.Generator(device=device).manual_seed(noise_seed(seed, index))
         return torch.randn(size, generator=source, device=device, dtype=torch.float32).mul_(float(scale))
     draws = generator(seed, "noise", round=index).standard_normal(size, dtype=np.float32)
     draws *= scale

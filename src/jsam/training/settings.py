@@ -11,6 +11,7 @@ from jsam.errors import InputError
 from jsam.privacy import Adjacency, noise_rule
 from jsam.privacy.gaussian import checked_delta
 
+PRECISIONS = ("fp32", "tf32", "bf16")
 LEARNING_RATE_SCHEDULES = ("constant", "cosine", "step", "inverse-sqrt")
 _STEPS, _STEP_FACTOR = (0.5, 0.75), 0.1
 
@@ -37,6 +38,7 @@ class TrainingSettings:
     evaluate_every: int = 10
     checkpoint_every: int = 20
     device: str = "cpu"
+    precision: str = "fp32"
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -56,6 +58,8 @@ class TrainingSettings:
         checked_delta(self.delta)
         noise_rule(self.noise, self.c2)
         object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency).value)
+        if self.precision not in PRECISIONS:
+            raise InputError(f"precision is {self.precision!r}; it must be one of: {', '.join(PRECISIONS)}")
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}; it must be a whole number from 0 to 2**63 - 1")
 

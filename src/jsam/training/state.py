@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,14 @@ class TrainingState:
     rounds_done: int
     velocity: Tensor | None
     metrics_size: int = 0
+    weights: Mapping[str, Tensor] | None = None
+    """As of `rounds_done`, where the model itself is already further on."""
 
 
 def save_checkpoint(path: Path, model: nn.Module, state: TrainingState, fingerprint: str) -> None:
     """Written beside its place and moved there: a kill leaves the checkpoint before, or this one."""
     content = {
-        "model": model.state_dict(),
+        "model": dict(model.state_dict() if state.weights is None else state.weights),
         "velocity": state.velocity,
         "rounds_done": state.rounds_done,
         "metrics_size": state.metrics_size,

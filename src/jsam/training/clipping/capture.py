@@ -20,7 +20,13 @@ PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
 """Maps (model outputs, targets) to one loss an example."""
 
 
-def sample_losses(model: nn.Module, inputs: Tensor, targets: Tensor, loss: PerSampleLoss) -> Tensor:
+Forward = Callable[[Tensor], Tensor]
+Record = Callable[[nn.Module, tuple[Any, ...], Tensor], None]
+RecordedForward = Callable[[Tensor, Record], Tensor]
+"""A forward pass that itself tells of calls which no hook sees."""
+
+
+def sample_losses(model: Forward, inputs: Tensor, targets: Tensor, loss: PerSampleLoss) -> Tensor:
     """The loss of each example, its shape checked: a mean over the batch here would silently clip the wrong thing."""
     losses = loss(model(inputs), targets)
     if losses.shape != (inputs.shape[0],):
@@ -45,8 +51,15 @@ class Capture:
     The hooks are set once for all threads; each thread sees the calls of its own forward passes.
     """
 
-    def __init__(self, model: nn.Module, names: Mapping[nn.Module, str], loss: PerSampleLoss) -> None:
-        self._model, self._names, self._loss = model, names, loss
+    def __init__(
+        self,
+        model: nn.Module,
+        names: Mapping[nn.Module, str],
+        loss: PerSampleLoss,
+        forward: RecordedForward | None = None,
+    ) -> None:
+        self._names, self._loss = names, loss
+        self._forward: Forward = model if forward is None else lambda inputs: forward(inputs, self._record)
         self._handles: list[RemovableHandle] = []
         self._local = threading.local()
 
@@ -66,7 +79,7 @@ class Capture:
         self._local.records = records
         try:
             with torch.enable_grad():
-                losses = sample_losses(self._model, inputs, targets, self._loss)
+                losses = sample_losses(self._forward, inputs, targets, self._loss)
         finally:
             self._local.records = None
         return losses.detach(), self._calls(losses, records, inputs.shape[0])

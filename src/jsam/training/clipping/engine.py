@@ -25,12 +25,14 @@ from jsam.training.clipping.inspection import (
 )
 from jsam.training.clipping.layers import CannotFuseError
 from jsam.training.clipping.per_sample import one_by_one, trainable, vectorised
+from jsam.training.clipping.precision import Precision, arithmetic, checked_precision
 from jsam.training.clipping.result import ClippedSum, clip_factors
 
 Path = Literal["fused", "vectorised", "one by one"]
 
 _PROBE_SAMPLES = 3
-_PROBE_TOLERANCE = 1e-3
+# What sets a wrong result apart from a rounded one; mistakes in kind are of the order of 1.
+_PROBE_TOLERANCE: dict[Precision, float] = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 1e-1}
 _PER_SAMPLE_BYTES = 64 << 20
 _MOST_WORKERS = 16
 
@@ -55,7 +57,7 @@ class ClippingEngine:
     `chunk_size` bounds the examples in flight, and with them the memory. `workers` threads share the chunks on the CPU,
     one torch thread each; "auto" takes torch.get_num_threads() of them for models of torch's own modules with the
     default loss, and one for others, whose forward pass might keep state. The result depends on their number only by
-    rounding.
+    rounding. On CUDA `precision` names the arithmetic of the forward and backward pass (fp32, tf32 or bf16).
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class ClippingEngine:
         loss: PerSampleLoss = cross_entropy,
         chunk_size: int | Literal["auto"] = "auto",
         workers: int | Literal["auto"] = "auto",
+        precision: Precision = "fp32",
     ) -> None:
         if not (math.isfinite(clip_norm) and clip_norm > 0):
             raise InputError(f"clip_norm is {clip_norm}; it must be a positive finite number")
@@ -86,19 +89,27 @@ class ClippingEngine:
         self._chunk_size = None if chunk_size == "auto" else chunk_size
         self._parameter_count = sum(value.numel() for value in parameters.values())
         self._checked = False
+        device = next(iter(parameters.values())).device
+        self.precision = checked_precision(precision, device)
         owners = trainable_owners(model)
         reason = obstacle(owners)
         if reason is not None:
             self._leave_fused(reason)
             return
-        on_cpu = next(iter(parameters.values())).device.type == "cpu"
-        channels_last = on_cpu and _gains_by_channels_last(model)
+        on_cpu = device.type == "cpu"
+        # cuDNN's plain fp32 kernels want channel first, its tensor cores channels last.
+        channels_last = _gains_by_channels_last(model) if on_cpu else precision != "fp32" and _has_convolutions(model)
         if channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         safe = on_cpu and loss is cross_entropy and is_stateless(model)
         count = min(_MOST_WORKERS, torch.get_num_threads()) if safe else 1
         self._fused = FusedClipping(
-            model, owners, loss=loss, channels_last=channels_last, workers=count if workers == "auto" else workers
+            model,
+            owners,
+            loss=loss,
+            channels_last=channels_last,
+            workers=count if workers == "auto" else workers,
+            precision=self.precision,
         )
 
     @property
@@ -151,7 +162,8 @@ class ClippingEngine:
         total = weights.new_zeros(self._parameter_count)
         norms, losses = [], []
         for start, stop in spans(inputs.shape[0], size):
-            gradients, values = self._per_sample_gradients(inputs[start:stop], targets[start:stop])
+            with arithmetic(self.precision, inputs.device):
+                gradients, values = self._per_sample_gradients(inputs[start:stop], targets[start:stop])
             found = torch.linalg.vector_norm(gradients, dim=1, dtype=torch.float64)
             factors = clip_factors(found, self.clip_norm) * weights[start:stop]
             total.addmv_(gradients.t(), factors.to(total.dtype))
@@ -174,7 +186,7 @@ class ClippingEngine:
         inputs, targets = inputs[:_PROBE_SAMPLES], targets[:_PROBE_SAMPLES]
         # A lone example shows nothing about mixing: look again at the next batch.
         self._checked = inputs.shape[0] > 1
-        with _undisturbed(self.model, inputs.device):
+        with _undisturbed(self.model, inputs.device), arithmetic("fp32", inputs.device):
             with torch.no_grad():
                 together, again = (sample_losses(self.model, inputs, targets, self.loss) for _ in range(2))
             if not torch.equal(together, again):
@@ -182,7 +194,7 @@ class ClippingEngine:
                 self._compare(inputs, targets, None)
                 return
             gradients, alone = one_by_one(self.model, self.loss)(inputs, targets)
-            if not torch.allclose(together, alone, rtol=_PROBE_TOLERANCE, atol=1e-5):
+            if not torch.allclose(together, alone, rtol=_PROBE_TOLERANCE["fp32"], atol=1e-5):
                 raise InputError(
                     f"the loss of an example is {float(alone[0]):g} alone and {float(together[0]):g} in a batch: the "
                     "model mixes samples, so no gradient belongs to one example"
@@ -201,11 +213,16 @@ class ClippingEngine:
         if gradients is None:
             return
         expected, norms = weights @ gradients, torch.linalg.vector_norm(gradients, dim=1)
-        far = torch.linalg.vector_norm(fused.gradient - expected) > _PROBE_TOLERANCE * (weights * norms).sum()
-        if far or not torch.allclose(fused.norms, norms, rtol=_PROBE_TOLERANCE, atol=1e-7):
+        tolerance = _PROBE_TOLERANCE[self.precision]
+        far = torch.linalg.vector_norm(fused.gradient - expected) > tolerance * (weights * norms).sum()
+        if far or not torch.allclose(fused.norms, norms, rtol=tolerance, atol=1e-7):
             self._leave_fused(
                 "a parameter is used outside the module that owns it (found by a check on the first batch)"
             )
+
+
+def _has_convolutions(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.Conv2d) for module in model.modules())
 
 
 def _gains_by_channels_last(model: nn.Module) -> bool:

@@ -15,7 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from jsam.training.clipping.capture import Capture, PerSampleLoss
-from jsam.training.clipping.layers import Call
+from jsam.training.clipping.gpu import cuda_rules, has_triton
+from jsam.training.clipping.gpu.forward import merged
+from jsam.training.clipping.layers import RULES, Call
+from jsam.training.clipping.precision import Precision, arithmetic, exact_sums
 from jsam.training.clipping.result import ClippedSum
 from jsam.training.clipping.worker import Worker
 
@@ -35,10 +38,15 @@ class FusedClipping:
         loss: PerSampleLoss,
         channels_last: bool,
         workers: int,
+        precision: Precision = "fp32",
     ) -> None:
         self._model, self._loss, self._channels_last = model, loss, channels_last
         self._names = {module: name for name, module in owners.items()}
-        self._workers = [Worker(owners) for _ in range(workers)]
+        self._precision: Precision = precision
+        on_cuda = any(parameter.is_cuda for parameter in model.parameters())
+        rules = cuda_rules(precision) if on_cuda else RULES
+        self._forward = merged(model) if on_cuda and has_triton() else None
+        self._workers = [Worker(owners, rules) for _ in range(workers)]
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         self._floats_per_sample: int | None = None
 
@@ -62,7 +70,7 @@ class FusedClipping:
         for worker in workers:
             worker.reset()
         norms, losses = torch.empty_like(weights), torch.empty_like(weights)
-        with Capture(self._model, self._names, self._loss) as capture:
+        with Capture(self._model, self._names, self._loss, self._forward) as capture:
             share = self._share(capture, inputs, targets)
             if chunk_size is not None:
                 share = min(share, chunk_size // len(workers))
@@ -71,7 +79,8 @@ class FusedClipping:
             def work(index: int) -> None:
                 for start, stop in chunks[index :: len(workers)]:
                     losses[start:stop], calls = self._run(capture, inputs[start:stop], targets[start:stop])
-                    norms[start:stop] = workers[index].add_chunk(calls, weights[start:stop], clip_norm)
+                    with exact_sums(inputs.device):
+                        norms[start:stop] = workers[index].add_chunk(calls, weights[start:stop], clip_norm)
                     # Or the next chunk would be captured while this one is still held.
                     del calls
 
@@ -84,7 +93,8 @@ class FusedClipping:
     def _run(self, capture: Capture, inputs: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, list[Call]]]:
         if self._channels_last and inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return capture.run(inputs, targets)
+        with arithmetic(self._precision, inputs.device):
+            return capture.run(inputs, targets)
 
     def _in_parallel(self, work: Callable[[int], None], count: int) -> None:
         if self._pool is None or self._pool[0] != os.getpid():

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from jsam.training.clipping.layers import RULES, Call, LayerRule
+from jsam.training.clipping.layers import RULES, Call, LayerRule, RuleMaker
 from jsam.training.clipping.result import clip_factors
 from jsam.training.clipping.workspace import Workspace
 
@@ -18,10 +18,10 @@ _SMALLEST_BLOCK = 4
 class Worker:
     """The rules of all layers with their own scratch memory and their own sums."""
 
-    def __init__(self, owners: Mapping[str, nn.Module]) -> None:
+    def __init__(self, owners: Mapping[str, nn.Module], rules: Mapping[type[nn.Module], RuleMaker] = RULES) -> None:
         workspace = Workspace()
         self._rules: dict[str, LayerRule] = {
-            name: RULES[type(module)](name, module, workspace) for name, module in owners.items()
+            name: rules[type(module)](name, module, workspace) for name, module in owners.items()
         }
 
     def reset(self) -> None:
@@ -31,7 +31,7 @@ class Worker:
     def add_chunk(self, calls: Mapping[str, Sequence[Call]], weights: Tensor, clip_norm: float) -> Tensor:
         """Adds the weighted clipped gradients of a chunk to the sums; returns their norms before clipping."""
         n = weights.shape[0]
-        active = [(self._rules[name], found) for name, found in calls.items()]
+        active = [(self._rules[name], _prepared(self._rules[name], found, weights)) for name, found in calls.items()]
         columns = [rule.columns(found) for rule, found in active]
         parts = weights.new_empty((sum(columns), n))
         for (rule, found), part in zip(active, torch.split(parts, columns), strict=True):
@@ -58,6 +58,16 @@ class Worker:
             for name, rule in self._rules.items()
             for key, value in rule.gradients().items()
         }
+
+
+def _prepared(rule: LayerRule, calls: Sequence[Call], like: Tensor) -> Sequence[Call]:
+    if rule.low_precision:
+        return calls
+    return [Call(_widened(call.inputs, like), _widened(call.grad_outputs, like)) for call in calls]
+
+
+def _widened(values: Tensor, like: Tensor) -> Tensor:
+    return values.to(like.dtype) if values.is_floating_point() else values
 
 
 def _block_size(active: Sequence[tuple[LayerRule, Sequence[Call]]], device: str) -> int | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from torch import nn
 
 from jsam.training.clipping.layers.base import Call, CannotFuseError, LayerRule
@@ -9,8 +12,11 @@ from jsam.training.clipping.layers.conv import ConvRule
 from jsam.training.clipping.layers.embedding import EmbeddingRule
 from jsam.training.clipping.layers.linear import LinearRule
 from jsam.training.clipping.layers.norm import GroupNormRule, LayerNormRule
+from jsam.training.clipping.workspace import Workspace
 
-RULES: dict[type[nn.Module], type[LayerRule]] = {
+RuleMaker = Callable[[str, Any, Workspace], LayerRule]
+
+RULES: dict[type[nn.Module], RuleMaker] = {
     nn.Linear: LinearRule,
     nn.Conv2d: ConvRule,
     nn.GroupNorm: GroupNormRule,
@@ -18,4 +24,4 @@ RULES: dict[type[nn.Module], type[LayerRule]] = {
     nn.Embedding: EmbeddingRule,
 }
 
-__all__ = ["RULES", "Call", "CannotFuseError", "LayerRule"]
+__all__ = ["RULES", "Call", "CannotFuseError", "LayerRule", "RuleMaker"]

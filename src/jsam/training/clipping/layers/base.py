@@ -43,6 +43,9 @@ class LayerRule(ABC):
     layer's gradient: the norms of pieces of it. Sums of short sums are more accurate than one long one.
     """
 
+    low_precision = False
+    """Whether calls may come in a lower precision than the parameters."""
+
     def __init__(self, name: str, module: nn.Module, workspace: Workspace) -> None:
         self.name = name
         self.workspace = workspace

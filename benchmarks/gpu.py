@@ -1,0 +1,385 @@
+"""A round of clipped gradients on one GPU: checked against the plain reference, then timed against the usual ways.
+
+    python -m benchmarks.gpu [--quick] [--output results/benchmarks] [--end-to-end]
+
+Times are medians of CUDA-event timings. Ours and the non-private step are CUDA graphs (the latter also eager, in both
+layouts; its best counts); Opacus and torch.func go client by client, as federated code does. With --end-to-end whole
+runs of 1000 rounds are trained on the real data, evaluation, ledger and checkpoints included, and ten at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import functools
+import json
+import platform
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from jsam.training.clipping import (
+    ClientBatch,
+    ClippingEngine,
+    cross_entropy,
+    reference_clipped_sum,
+    sample_weights,
+)
+from jsam.training.clipping.per_sample import vectorised
+from jsam.training.clipping.precision import PRECISIONS, Precision, arithmetic
+from jsam.training.models import build_model
+
+CLIP_NORM = 1.0
+DEVICE = torch.device("cuda")
+AGREEMENT = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 1e-2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    model: str
+    shape: tuple[int, int, int]
+    clients: int
+    samples: int
+
+    def data(self) -> tuple[Tensor, Tensor, Tensor]:
+        source = torch.Generator().manual_seed(0)
+        n = self.clients * self.samples
+        images = torch.randn(n, *self.shape, generator=source).to(DEVICE)
+        labels = torch.randint(0, 10, (n,), generator=source).to(DEVICE)
+        weights = sample_weights([self.samples] * self.clients, [1] * self.clients, self.clients, device=DEVICE)
+        return images, labels, weights
+
+    def build(self) -> nn.Module:
+        return build_model(self.model, 0).to(DEVICE)
+
+
+CASES = (
+    Case(model="mnist", shape=(1, 28, 28), clients=10, samples=600),
+    Case(model="cifar10", shape=(3, 32, 32), clients=10, samples=500),
+)
+
+
+def milliseconds(run: Callable[[], object], repeats: int = 20, warm: int = 3) -> float:
+    for _ in range(warm):
+        run()
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times)
+
+
+def as_graph(run: Callable[[], object]) -> Callable[[], None]:
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = run()
+
+    def replay(_: object = kept) -> None:
+        graph.replay()
+
+    return replay
+
+
+def ours(case: Case, precision: Precision) -> Callable[[], object]:
+    engine = ClippingEngine(case.build(), clip_norm=CLIP_NORM, precision=precision)
+    images, labels, weights = case.data()
+    return as_graph(lambda: engine.clipped_sum(images, labels, weights).gradient)
+
+
+@contextlib.contextmanager
+def quickest(precision: Precision) -> Iterator[None]:
+    """For peers the quickest kernels count, whether or not they repeat bit for bit."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = True, precision != "fp32", precision != "fp32"
+    yield
+    cudnn.benchmark = False
+
+
+def non_private(case: Case, precision: Precision) -> dict[str, float]:
+    found = {}
+    for layout in (torch.contiguous_format, torch.channels_last):
+        model = case.build().to(memory_format=layout)  # type: ignore[call-overload]
+        images, labels, _ = case.data()
+        images = images.contiguous(memory_format=layout)
+        parameters = list(model.parameters())
+
+        def step(
+            model: nn.Module = model, x: Tensor = images, y: Tensor = labels, p: list[Tensor] = parameters
+        ) -> object:
+            with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16", cache_enabled=False):
+                loss = functional.cross_entropy(model(x), y)
+            return torch.autograd.grad(loss, p)
+
+        name = "channels-last" if layout == torch.channels_last else "contiguous"
+        with quickest(precision):
+            found[f"eager, {name}"] = milliseconds(step, 10)
+            found[f"graph, {name}"] = milliseconds(as_graph(step), 10)
+    return found
+
+
+def opacus_hooks(case: Case, precision: Precision) -> Callable[[], object]:
+    from opacus.grad_sample import GradSampleModule  # type: ignore[import-untyped]
+
+    model = GradSampleModule(case.build(), loss_reduction="sum")
+    images, labels, _ = case.data()
+    parameters = list(model.parameters())
+
+    def run() -> list[Tensor]:
+        totals = [torch.zeros_like(parameter) for parameter in parameters]
+        with quickest(precision):
+            for x, y in zip(torch.split(images, case.samples), torch.split(labels, case.samples), strict=True):
+                torch.autograd.backward(cross_entropy(model(x), y).sum())
+                found: list[Tensor] = [parameter.__dict__["grad_sample"] for parameter in parameters]
+                norms = torch.stack([piece.flatten(1).norm(dim=1) for piece in found], dim=1).norm(dim=1)
+                factors = (CLIP_NORM / (norms + 1e-6)).clamp(max=1.0) / (case.samples * case.clients)
+                for total, piece in zip(totals, found, strict=True):
+                    total += torch.einsum("i,i...", factors, piece)
+                model.zero_grad()
+        return totals
+
+    return run
+
+
+def opacus_ghost(case: Case, precision: Precision) -> Callable[[], object]:
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping
+
+    model = GradSampleModuleFastGradientClipping(
+        case.build(), max_grad_norm=CLIP_NORM, use_ghost_clipping=True, loss_reduction="sum"
+    )
+    images, labels, _ = case.data()
+
+    def run() -> None:
+        with quickest(precision):
+            for x, y in zip(torch.split(images, case.samples), torch.split(labels, case.samples), strict=True):
+                losses = cross_entropy(model(x), y)
+                torch.autograd.backward(losses.sum(), retain_graph=True)
+                for parameter in model.parameters():
+                    parameter.grad = None
+                factors = model.get_clipping_coef()
+                model.disable_hooks()
+                torch.autograd.backward((factors * losses).sum())
+                model.enable_hooks()
+                for parameter in model.parameters():
+                    parameter.grad = None
+
+    return run
+
+
+def torch_func(case: Case, precision: Precision) -> Callable[[], object]:
+    compute = vectorised(case.build(), cross_entropy)
+    images, labels, _ = case.data()
+
+    def run() -> Tensor:
+        total = torch.zeros((), device=DEVICE)
+        with quickest(precision):
+            for x, y in zip(torch.split(images, case.samples), torch.split(labels, case.samples), strict=True):
+                gradients = compute(x, y)[0]
+                norms = torch.linalg.vector_norm(gradients, dim=1)
+                total = total + torch.clamp(CLIP_NORM / (norms + 1e-6), max=1.0) @ gradients
+        return total
+
+    return run
+
+
+@functools.cache
+def reference(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """A small round, and its clipped sum by the plain path: client by client, example by example, in fp32."""
+    images, labels, _ = case.data()
+    # A pattern for each class, so that examples agree on a direction as real ones do.
+    patterns = torch.randn(10, *case.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    images = 0.5 * images + patterns[labels]
+    pieces = zip(torch.split(images, case.samples), torch.split(labels, case.samples), strict=True)
+    clients = [ClientBatch(inputs=x, targets=y) for x, y in pieces]
+    with arithmetic("fp32", DEVICE):
+        total = reference_clipped_sum(case.build(), clients, clip_norm=CLIP_NORM, per_round=case.clients)
+    return images, labels, total
+
+
+def check(case: Case, precision: Precision) -> dict[str, float]:
+    """Relative distance of a round to the plain path, and by how much a clipped norm passes C."""
+    case = replace(case, samples=60)
+    images, labels, expected = reference(case)
+    engine = ClippingEngine(case.build(), clip_norm=CLIP_NORM, precision=precision)
+    found = engine.clipped_sum(images, labels, case.data()[2])
+    tight = ClippingEngine(case.build(), clip_norm=float(found.norms.min()) / 2, precision=precision)
+    excess = -1.0
+    for i in range(0, 200, 2):
+        # A pair, since one alone is no batch; the second weighs nothing.
+        only_first = torch.tensor([1.0, 0.0], device=DEVICE)
+        alone = tight.clipped_sum(images[i : i + 2], labels[i : i + 2], only_first).gradient
+        excess = max(excess, float(alone.double().norm()) / tight.clip_norm - 1.0)
+    return {"gradient": float((found.gradient - expected).norm() / expected.norm()), "excess over C": excess}
+
+
+def profile(case: Case, precision: Precision) -> list[tuple[float, int, str]]:
+    """Kernels of one round of ours by the time they take: milliseconds, launches, name."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as watch
+
+    engine = ClippingEngine(case.build(), clip_norm=CLIP_NORM, precision=precision)
+    images, labels, weights = case.data()
+    for _ in range(2):
+        engine.clipped_sum(images, labels, weights)
+    with watch(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(3):
+            engine.clipped_sum(images, labels, weights)
+        torch.cuda.synchronize()
+    rows = [(e.self_device_time_total / 3000, e.count // 3, e.key[:90]) for e in found.key_averages()]
+    return sorted(rows, reverse=True)[:16]
+
+
+def measure(case: Case, quick: bool) -> dict[str, Any]:
+    rows: dict[str, Any] = {"checks": {}, "ours": {}, "non-private": {}, "peers": {}, "profile": {}}
+    for precision in PRECISIONS:
+        rows["checks"][precision] = attempt(check, case, precision)
+        rows["ours"][precision] = attempt(timed, ours, case, precision, 20)
+        rows["non-private"][precision] = attempt(non_private, case, precision)
+        rows["profile"][precision] = attempt(profile, case, precision)
+        print(case.model, precision, rows["checks"][precision], rows["ours"][precision], flush=True)
+    if quick:
+        return rows
+    peers = {"Opacus, hooks": opacus_hooks, "Opacus, ghost": opacus_ghost, "torch.func": torch_func}
+    precisions: tuple[Precision, ...] = ("fp32", "tf32")
+    for name, peer in peers.items():
+        for precision in precisions:
+            rows["peers"][f"{name}, {precision}"] = attempt(timed, peer, case, precision, 5)
+            torch.cuda.empty_cache()
+    return rows
+
+
+def timed(way: Callable[[Case, Precision], Callable[[], object]], case: Case, precision: Precision, n: int) -> float:
+    return milliseconds(way(case, precision), n)
+
+
+def attempt(run: Callable[..., Any], *arguments: Any) -> Any:
+    """None, and the reason on the screen, where something does not run: a blank in the table."""
+    try:
+        return run(*arguments)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other rows are still wanted
+        print(f"left out: {type(error).__name__}: {str(error)[:200]}", flush=True)
+        traceback.print_exc()
+        return None
+
+
+def end_to_end(dataset: str, precision: Precision, folder: Path, rounds: int = 1000) -> dict[str, Any]:
+    """A whole run, and for MNIST ten runs side by side."""
+    import numpy as np
+    import scipy.stats
+
+    import jsam
+    from jsam.training import TaskSpec, TrainingSettings, train
+    from jsam.training.trials import Trial, run_trials
+
+    reports = np.random.default_rng(0).uniform(0, 1, 100)
+    market = jsam.Market(sensitivities=reports, prior=scipy.stats.uniform(0, 1))
+    contract = jsam.plan(market, jsam.USBM(loss_weight=5000.0), payments=False)
+    task = TaskSpec(dataset=dataset, num_clients=100, similarity=100.0).build()
+    settings = TrainingSettings(
+        rounds=rounds,
+        clip_norm=6.0,
+        learning_rate=0.05,
+        noise="lemma1",
+        c2=0.1,
+        evaluate_every=20,
+        checkpoint_every=100,
+        device="cuda",
+        precision=precision,
+    )
+    found: dict[str, Any] = {}
+    initial = {name: value.clone() for name, value in task.model.state_dict().items()}
+    for name in ("first", "second"):
+        torch.cuda.synchronize()
+        task.model.load_state_dict(initial)
+        start = time.perf_counter()
+        result = train(contract, task, settings, folder / f"{dataset}-{precision}-{name}")
+        torch.cuda.synchronize()
+        found[f"one run, {name}"] = time.perf_counter() - start
+        found["accuracy"] = result.accuracy
+    task.model.load_state_dict(initial)
+    task.model.to("cpu")
+    for count in (1, 10) if dataset == "mnist" else (1, 2):
+        trials = [Trial(contract=contract, task=task, settings=replace(settings, seed=s)) for s in range(count)]
+        start = time.perf_counter()
+        accuracies = [found_trial.accuracy for _, found_trial in run_trials(trials, at_once=count)]
+        found[f"{count} at once"] = time.perf_counter() - start
+        found[f"{count} at once, accuracies"] = accuracies
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="ours and the non-private step only")
+    parser.add_argument(
+        "--end-to-end", nargs="*", default=None, metavar="DATASET", help="train on these (mnist cifar10)"
+    )
+    parser.add_argument("--skip-steps", action="store_true", help="no timings of single rounds")
+    parser.add_argument("--output", type=Path, default=Path("results/benchmarks"))
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("benchmarks.gpu needs a CUDA device; this machine has none")
+    warnings.filterwarnings("ignore")
+    results: dict[str, Any] = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": "python -m benchmarks.gpu " + " ".join(sys.argv[1:]),
+        "card": torch.cuda.get_device_name(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda},
+        "milliseconds a round": {},
+        "end to end": {},
+    }
+    if not arguments.skip_steps:
+        for case in CASES:
+            results["milliseconds a round"][case.model] = measure(case, arguments.quick)
+    for dataset in arguments.end_to_end or ():
+        for precision in PRECISIONS:
+            with tempfile.TemporaryDirectory() as folder:
+                found = attempt(end_to_end, dataset, precision, Path(folder))
+            results["end to end"][f"{dataset}, {precision}"] = found
+            print(dataset, precision, found, flush=True)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    path = arguments.output / f"gpu-{torch.cuda.get_device_name().lower().replace(' ', '-')}.json"
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    table(results)
+
+
+def table(results: dict[str, Any]) -> None:
+    for model, rows in results["milliseconds a round"].items():
+        print(f"\n{model}: milliseconds a round")
+        for precision in PRECISIONS:
+            mine, plain = rows["ours"][precision], rows["non-private"][precision]
+            best = min(plain.values()) if plain else None
+            ratio = f"{mine / best:.2f}" if mine and best else ""
+            print(f"  {precision}: ours {shown(mine)}, non-private {shown(best)} ({plain}); ours / non-private {ratio}")
+        for name, value in rows["peers"].items():
+            ratios = {p: f"{value / rows['ours'][p]:.1f}" for p in PRECISIONS if value and rows["ours"][p]}
+            print(f"  {name}: {shown(value)}; times ours: {ratios}")
+        print(f"  checks: {rows['checks']} (bars {AGREEMENT})")
+
+
+def shown(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+if __name__ == "__main__":
+    main()

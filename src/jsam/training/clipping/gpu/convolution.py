@@ -1,0 +1,186 @@
+"""Conv2d on CUDA: one kernel writes every example's gradient and its norm, one product sums them up.
+
+The norms are taken of the very numbers that are summed, in fp32, whatever precision they were computed in: the clipped
+norm is bounded by C at every precision. Uses that the kernel does not cover go to the plain rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from jsam.training.clipping.gpu.kernels import sample_gradients_kernel
+from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, row_norms
+from jsam.training.clipping.layers.conv import ConvRule
+from jsam.training.clipping.workspace import Workspace
+
+_KEPT_BYTES = 24 << 30
+
+
+class Tile(NamedTuple):
+    """How much of one example's gradient a program computes, and the positions it reads at a time."""
+
+    outputs: int
+    columns: int
+    positions: int
+    warps: int
+    stages: int
+
+
+class KernelConvRule(LayerRule):
+    """nn.Conv2d without groups, zero padding, called once; anything else by the plain rule."""
+
+    low_precision = True
+    _call: Call | None = None
+    _weights: Tensor
+    _bias: Tensor | None = None
+
+    def __init__(self, name: str, module: nn.Conv2d, workspace: Workspace, *, tf32: bool = False) -> None:
+        super().__init__(name, module, workspace)
+        self._product = "tf32" if tf32 else "tf32x3"
+        self._plain = ConvRule(name, module, workspace)
+        self._plain._sums = self._sums
+        shape = self._plain.shape
+        left, right, top, bottom = shape.padding
+        self._covered = module.groups == 1 and shape.padding_mode == "zeros" and left == right and top == bottom
+        self._covered = self._covered and self.trains("weight")
+        self._shape, self._padding = shape, (top, left)
+        self._outputs, self._columns = module.out_channels, shape.channels * shape.kernel[0] * shape.kernel[1]
+
+    def _covers(self, calls: Sequence[Call]) -> bool:
+        n = calls[0].inputs.shape[0]
+        return (
+            self._covered
+            and len(calls) == 1
+            and calls[0].inputs.dtype in (torch.float32, torch.bfloat16)
+            and 4 * n * self._outputs * self._columns <= _KEPT_BYTES
+        )
+
+    def columns(self, calls: Sequence[Call]) -> int:
+        if not self._covers(calls):
+            return self._plain.columns(calls)
+        tile = self._tile(calls[0])
+        tiles = -(-self._outputs // tile.outputs) * -(-self._columns // tile.columns)
+        return tiles + (1 if self.trains("bias") else 0)
+
+    def block_floats(self, calls: Sequence[Call]) -> BlockFloats:
+        return BlockFloats() if self._covers(calls) else self._plain.block_floats(calls)
+
+    def open(self, calls: Sequence[Call], parts: Tensor) -> None:
+        if not self._covers(calls):
+            self._plain.open([Call(c.inputs.float(), c.grad_outputs.float()) for c in calls], parts)
+            return
+        self._call = calls[0]
+        n = parts.shape[1]
+        self._weights = self.workspace.take(f"kept:{self.name}", (n, self._outputs * self._columns), like=parts)
+        bias = parts.new_empty((n, self._outputs)) if self.trains("bias") else None
+        self._launch(calls[0], bias, parts)
+        if bias is not None:
+            parts[-1] = row_norms(bias)
+        self._bias = bias
+
+    def _launch(self, call: Call, bias: Tensor | None, parts: Tensor) -> None:
+        x, g, shape = call.inputs, call.grad_outputs, self._shape
+        channels_last = g.stride(1) == 1 and g.shape[2] * g.shape[3] > 1
+        g = g if channels_last else g.contiguous()
+        if channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        tile = self._tile(call)
+        grid = (-(-self._outputs // tile.outputs), -(-self._columns // tile.columns), x.shape[0])
+        sample_gradients_kernel[grid](
+            x,
+            g,
+            self._weights,
+            self._weights if bias is None else bias,
+            parts,
+            *x.stride(),
+            g.stride(0),
+            g.stride(1),
+            g.stride(3),
+            x.shape[2],
+            x.shape[3],
+            g.shape[2] * g.shape[3],
+            parts.stride(0),
+            OUT=self._outputs,
+            IN=shape.channels,
+            KH=shape.kernel[0],
+            KW=shape.kernel[1],
+            OW=g.shape[3],
+            STRIDE_H=shape.stride[0],
+            STRIDE_W=shape.stride[1],
+            DILATION_H=shape.dilation[0],
+            DILATION_W=shape.dilation[1],
+            PAD_H=self._padding[0],
+            PAD_W=self._padding[1],
+            BIAS=bias is not None,
+            POSITIONS_LAST=not channels_last and shape.channels > 1,
+            PRECISION=self._product,
+            BLOCK_O=tile.outputs,
+            BLOCK_C=tile.columns,
+            BLOCK_P=tile.positions,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
+
+    def _tile(self, call: Call) -> Tile:
+        g = call.grad_outputs
+        kind = "bf16" if g.dtype == torch.bfloat16 else self._product.replace("tf32x3", "fp32")
+        return tile_for(self._outputs, self._shape.channels, self._columns, g.shape[2] * g.shape[3], kind)
+
+    def fill_norms(self, start: int, stop: int) -> None:
+        if self._call is None:
+            self._plain.fill_norms(start, stop)
+
+    def add(self, start: int, stop: int, factors: Tensor) -> None:
+        if self._call is None:
+            self._plain.add(start, stop, factors)
+
+    def finish(self, factors: Tensor) -> None:
+        if self._call is None:
+            self._plain.finish(factors)
+            return
+        # In the plain rule's order and buffer, so that chunks of both kinds add up.
+        total = torch.mv(self._weights.t(), factors).view(self._outputs, *self._shape.kernel, self._shape.channels)
+        pieces = self._shape.from_weight(total.permute(0, 3, 1, 2))
+        if self._plain.transposed:
+            pieces = pieces.transpose(1, 2)
+        size = self._outputs * self._columns
+        self._sum("weight", size, factors).add_(pieces.reshape(-1))
+        if self._bias is not None:
+            self._sum("bias", self._outputs, factors).addmv_(self._bias.t(), factors)
+        self._call, self._bias = None, None
+        del self._weights
+
+    def _shaped(self, key: str, total: Tensor) -> Tensor:
+        return self._plain._shaped(key, total)
+
+
+def tile_for(outputs: int, channels: int, columns: int, positions: int, kind: str) -> Tile:
+    """By measurement on an H200 (docs/performance.md); any powers of two of at least 16 give the same result."""
+    high = min(64, max(16, next_power_of_two(outputs)))
+    low = min(32, high)
+    wide = max(16, next_power_of_two(columns))
+    if positions <= 32:
+        return Tile(high, min(128, wide), 32, 4, 1)
+    if columns <= 64:
+        return Tile(low, wide, 32, 1, 2)
+    if channels < 64:
+        if kind == "fp32":
+            return Tile(low, 64, 32, 2, 4) if high == low else Tile(high, 64, 32, 4, 3)
+        if kind == "tf32":
+            return Tile(low, 128, 32, 1, 3) if high == low else Tile(high, 128, 32, 2, 2)
+        return Tile(low, 32, 64, 1, 3) if high == low else Tile(high, 128, 64, 4, 3)
+    few = positions <= 64
+    if kind == "fp32":
+        return Tile(high, 128, 64, 4, 1) if few else Tile(high, 64, 64, 4, 2)
+    if kind == "tf32":
+        # Two warps: with four, Triton takes the warp-group instruction, whose tf32 operands it must transpose.
+        return Tile(high, 128, 32, 2, 2)
+    return Tile(high, 128, 64, 4, 1 if few else 2)
+
+
+def next_power_of_two(value: int) -> int:
+    return 1 << (value - 1).bit_length()

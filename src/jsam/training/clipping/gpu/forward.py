@@ -1,0 +1,91 @@
+"""The forward pass of an nn.Sequential with convolution, activation and pooling merged where they follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+Record = Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]
+"""Told of each convolution that is not called as a module: itself, its inputs, its output before the bias."""
+
+# Elements are numbered by 32-bit integers in the kernels.
+_MOST_ELEMENTS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class _Merged:
+    convolution: nn.Conv2d
+    activation: nn.Module
+    pooling: nn.MaxPool2d | None
+
+    def __call__(self, x: Tensor, record: Record) -> Tensor:
+        from jsam.training.clipping.gpu.activation import activate
+
+        y = self.convolution._conv_forward(x, self.convolution.weight, None)
+        if y.numel() > _MOST_ELEMENTS:
+            return self._apart(x)
+        record(self.convolution, (x,), y)
+        tanh = isinstance(self.activation, nn.Tanh)
+        if self.pooling is None:
+            return activate(y, self.convolution.bias, tanh=tanh)
+        kernel, stride = _number(self.pooling.kernel_size), _number(self.pooling.stride)
+        return activate(y, self.convolution.bias, tanh=tanh, kernel=kernel, stride=stride)
+
+    def _apart(self, x: Tensor) -> Tensor:
+        out: Tensor = self.activation(self.convolution(x))
+        return out if self.pooling is None else self.pooling(out)
+
+
+class MergedForward:
+    """Called like the model, on CUDA; modules that are not merged are called as they are, hooks and all."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        self._stages = list(_stages(list(_flat(model))))
+
+    def __call__(self, x: Tensor, record: Record) -> Tensor:
+        for stage in self._stages:
+            x = stage(x, record) if isinstance(stage, _Merged) else stage(x)
+        return x
+
+
+def merged(model: nn.Module) -> MergedForward | None:
+    """None where nothing can be merged: the model is no plain chain, or someone listens to its modules."""
+    if type(model) is not nn.Sequential or any(m._forward_hooks or m._forward_pre_hooks for m in model.modules()):
+        return None
+    found = MergedForward(model)
+    return found if any(isinstance(stage, _Merged) for stage in found._stages) else None
+
+
+def _flat(model: nn.Sequential) -> Iterator[nn.Module]:
+    for module in model:
+        if type(module) is nn.Sequential:
+            yield from _flat(module)
+        else:
+            yield module
+
+
+def _stages(modules: list[nn.Module]) -> Iterator[_Merged | nn.Module]:
+    position = 0
+    while position < len(modules):
+        module = modules[position]
+        after = modules[position + 1] if position + 1 < len(modules) else None
+        if type(module) is nn.Conv2d and after is not None and type(after) in (nn.ReLU, nn.Tanh):
+            last = modules[position + 2] if position + 2 < len(modules) else None
+            pooling = last if isinstance(last, nn.MaxPool2d) and _is_plain(last) else None
+            yield _Merged(module, after, pooling)
+            position += 2 if pooling is None else 3
+        else:
+            yield module
+            position += 1
+
+
+def _is_plain(pooling: nn.MaxPool2d) -> bool:
+    square = isinstance(pooling.kernel_size, int) and isinstance(pooling.stride, int)
+    plain = pooling.padding == 0 and pooling.dilation == 1 and not pooling.ceil_mode and not pooling.return_indices
+    return type(pooling) is nn.MaxPool2d and square and plain and _number(pooling.kernel_size) <= 15
+
+
+def _number(value: int | tuple[int, ...]) -> int:
+    return value if isinstance(value, int) else value[0]

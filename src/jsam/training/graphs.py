@@ -1,0 +1,246 @@
+"""Rounds on CUDA as replayed graphs: the host only says which round comes next, and reads results a block later.
+
+A round's kernels are recorded once for each batch size that occurs and replayed. What differs between rounds lies in
+tables on the device that a counter walks through: rows, weights, noise scale, step. A block of rounds, an evaluation
+after it and a copy of the weights are queued without waiting; their numbers are fetched when they are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from jsam.training.clipping import ClippingEngine
+from jsam.training.clipping.per_sample import trainable
+from jsam.training.evaluation import Evaluation, Evaluator
+
+MEASURES = ("train_loss", "share_clipped", "mean_sample_norm", "gradient_norm", "noise_norm")
+_MOST_SIZES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundInputs:
+    """One round as the device needs it: which rows weigh how much, the scale of the noise and its seed, the step."""
+
+    rows: NDArray[np.int64]
+    weights: Tensor
+    noise_scale: float
+    noise_seed: int
+    step: float
+
+
+def batch_sizes(rows: Sequence[int]) -> tuple[int, ...]:
+    """The sizes to record graphs for: those that occur, or few that cover them where they are many."""
+    distinct = sorted(set(rows))
+    if len(distinct) <= _MOST_SIZES:
+        return tuple(distinct)
+    return tuple(distinct[math.ceil(k * len(distinct) / _MOST_SIZES) - 1] for k in range(1, _MOST_SIZES + 1))
+
+
+class Pending:
+    """A queued block; `measures` (rounds × MEASURES) waits for it."""
+
+    def __init__(self, measures: Tensor, evaluation: Tensor | None, snapshot: Snapshot | None, keep: object) -> None:
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._done.record()
+        self._measures, self._evaluation, self._keep = measures, evaluation, keep
+        self.snapshot = snapshot
+
+    def ready(self) -> bool:
+        return bool(self._done.query())  # type: ignore[no-untyped-call]
+
+    def measures(self) -> NDArray[np.float32]:
+        self._done.synchronize()
+        self._keep = None
+        return self._measures.numpy()
+
+    def evaluation(self) -> Evaluation | None:
+        self._done.synchronize()
+        return None if self._evaluation is None else Evaluator.read(self._evaluation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """Weights and momentum as they were after a block."""
+
+    weights: dict[str, Tensor]
+    velocity: Tensor | None
+
+
+class GraphRounds:
+    """The static memory of one run and the graphs that work on it; `load` begins another run in the same memory."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        engine: ClippingEngine,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        sizes: Sequence[int],
+        block: int,
+        momentum: float,
+        evaluator: Evaluator,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
+        self.model, self.engine, self.momentum = model, engine, momentum
+        self._inputs, self._targets, self._evaluator = inputs, targets, evaluator
+        self._sizes, self._block = tuple(sizes), block
+        self._device = inputs.device
+        self.stream = stream or torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self.stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._generator = torch.Generator(self._device)
+        most = max(sizes)
+        with torch.cuda.stream(self.stream):
+            self._rows = torch.zeros((block, most), dtype=torch.int64, device=self._device)
+            self._weights = torch.zeros((block, most), device=self._device)
+            self._scales = torch.zeros((block, 2), device=self._device)
+            self._measures = torch.zeros((block, len(MEASURES)), device=self._device)
+            self._noise = torch.zeros(engine.parameter_count, device=self._device)
+            self._velocity = torch.zeros_like(self._noise) if momentum else None
+            self._next = torch.zeros(1, dtype=torch.int64, device=self._device)
+            self._sound = torch.ones((), dtype=torch.bool, device=self._device)
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._evaluation_graph: torch.cuda.CUDAGraph | None = None
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def load(self, weights: dict[str, Tensor], velocity: Tensor | None = None) -> None:
+        """Begin at these weights."""
+        with torch.cuda.stream(self.stream), torch.no_grad():
+            for name, value in self.model.state_dict().items():
+                value.copy_(weights[name])
+            if self._velocity is not None:
+                self._velocity.zero_() if velocity is None else self._velocity.copy_(velocity)
+            self._sound.fill_(True)
+
+    def launch(self, rounds: Sequence[RoundInputs], *, evaluate: bool, snapshot: bool) -> Pending:
+        """Queue these rounds, at most a block of them."""
+        staged = self._stage(rounds)
+        with torch.cuda.stream(self.stream):
+            self._upload(staged, len(rounds))
+            for single in rounds:
+                self._generator.manual_seed(single.noise_seed)
+                self._noise.normal_(generator=self._generator)
+                self._graph(self._size(len(single.rows))).replay()
+            measures = torch.empty((len(rounds), len(MEASURES)), pin_memory=True)
+            measures.copy_(self._measures[: len(rounds)], non_blocking=True)
+            evaluation = self._evaluate() if evaluate else None
+            return Pending(measures, evaluation, self._snapshot() if snapshot else None, staged)
+
+    def evaluate(self) -> Evaluation:
+        """As the weights are now; waits."""
+        with torch.cuda.stream(self.stream):
+            found = Pending(torch.empty(0), self._evaluate(), None, None).evaluation()
+        assert found is not None
+        return found
+
+    def _stage(self, rounds: Sequence[RoundInputs]) -> tuple[Tensor, Tensor, Tensor]:
+        most = self._rows.shape[1]
+        # Missing rows are row 0 with weight 0: computed, and worth nothing.
+        rows = torch.zeros((len(rounds), most), dtype=torch.int64).pin_memory()
+        weights = torch.zeros((len(rounds), most)).pin_memory()
+        scales = torch.empty((len(rounds), 2)).pin_memory()
+        for i, single in enumerate(rounds):
+            rows[i, : len(single.rows)] = torch.from_numpy(single.rows)
+            weights[i, : len(single.rows)] = single.weights
+            scales[i, 0], scales[i, 1] = single.noise_scale, single.step
+        return rows, weights, scales
+
+    def _upload(self, staged: tuple[Tensor, Tensor, Tensor], count: int) -> None:
+        for target, source in zip((self._rows, self._weights, self._scales), staged, strict=True):
+            target[:count].copy_(source, non_blocking=True)
+        self._next.zero_()
+
+    def _size(self, rows: int) -> int:
+        return next(size for size in self._sizes if size >= rows)
+
+    def _graph(self, size: int) -> torch.cuda.CUDAGraph:
+        found = self._graphs.get(size)
+        if found is None:
+            state = self._state()
+            # The largest batch first: scratch memory must not move once a graph knows its address. Then this size:
+            # kernels are compiled for it outside the recording.
+            for warm in (size,) if self._graphs else dict.fromkeys((max(self._sizes), size)):
+                self._round(warm)
+            found = self._record(lambda: self._round(size))
+            self._graphs[size] = found
+            self._restore(state)
+        return found
+
+    def _record(self, run: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        # Not torch.cuda.graph(), which collects garbage and empties the allocator's cache each time.
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self._device)
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            run()
+        finally:
+            graph.capture_end()
+        return graph
+
+    def _state(self) -> list[tuple[Tensor, Tensor]]:
+        kept = [*self.model.state_dict().values(), self._next, self._sound, self._measures]
+        if self._velocity is not None:
+            kept.append(self._velocity)
+        return [(value, value.clone()) for value in kept]
+
+    def _restore(self, state: list[tuple[Tensor, Tensor]]) -> None:
+        for value, saved in state:
+            value.copy_(saved)
+
+    @torch.no_grad()
+    def _round(self, size: int) -> None:
+        rows = self._rows.index_select(0, self._next)[0, :size]
+        weights = self._weights.index_select(0, self._next)[0, :size]
+        scale, step = self._scales.index_select(0, self._next)[0]
+        with torch.enable_grad():
+            found = self.engine.clipped_sum(
+                self._inputs.index_select(0, rows), self._targets.index_select(0, rows), weights
+            )
+        noise = self._noise * scale
+        real = weights > 0
+        count = real.sum()
+        signal = torch.linalg.vector_norm(found.gradient, dtype=torch.float64).float()
+        loss = torch.where(real, found.losses, 0.0).sum() / count
+        self._sound.logical_and_(torch.isfinite(signal) & torch.isfinite(loss))
+        # What is not finite is never applied, nor anything after it.
+        update = torch.where(self._sound, found.gradient + noise, 0.0)
+        if self._velocity is not None:
+            update = self._velocity.mul_(self.momentum).add_(update)
+        update = update * torch.where(self._sound, step, 0.0)
+        parameters = trainable(self.model)
+        for name, piece in self.engine.unflatten(update).items():
+            parameters[name].sub_(piece)
+        norms = torch.where(real, found.norms, 0.0)
+        row = torch.stack(
+            [
+                loss,
+                (norms > found.clip_norm).sum() / count,
+                norms.sum() / count,
+                signal,
+                torch.linalg.vector_norm(noise, dtype=torch.float64).float(),
+            ]
+        )
+        self._measures.index_copy_(0, self._next, row[None])
+        self._next.add_(1)
+
+    def _evaluate(self) -> Tensor:
+        if self._evaluation_graph is None:
+            self._evaluator.run(self.model)
+            self._evaluation_graph = self._record(lambda: self._evaluator.run(self.model))
+        self._evaluation_graph.replay()
+        found = torch.empty_like(self._evaluator.result, device="cpu", pin_memory=True)
+        found.copy_(self._evaluator.result, non_blocking=True)
+        return found
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
+            weights={name: value.clone() for name, value in self.model.state_dict().items()},
+            velocity=None if self._velocity is None else self._velocity.clone(),
+        )
