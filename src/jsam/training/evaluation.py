@@ -72,7 +72,7 @@ class Evaluator:
     @torch.no_grad()
     def run(self, model: nn.Module) -> None:
         """Queue an evaluation of the weights as they are then."""
-        forward = merged(model) if self.result.is_cuda and has_triton() else None
+        forward = merged(model, self._precision) if self.result.is_cuda and has_triton() else None
         hits, total = torch.zeros_like(self.result[0, :-1]), torch.zeros_like(self.result[0, -1])
         was_training = model.training
         model.eval()

@@ -45,7 +45,7 @@ class FusedClipping:
         self._precision: Precision = precision
         on_cuda = any(parameter.is_cuda for parameter in model.parameters())
         rules = cuda_rules(precision) if on_cuda else RULES
-        self._forward = merged(model) if on_cuda and has_triton() else None
+        self._forward = merged(model, precision) if on_cuda and has_triton() else None
         self._workers = [Worker(owners, rules) for _ in range(workers)]
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         self._floats_per_sample: int | None = None

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from jsam.training.clipping.precision import Precision
+
 Record = Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]
 """Told of each convolution that is not called as a module: itself, its inputs, its output before the bias."""
 
@@ -19,11 +21,16 @@ class _Merged:
     convolution: nn.Conv2d
     activation: nn.Module
     pooling: nn.MaxPool2d | None
+    precision: Precision
 
     def __call__(self, x: Tensor, record: Record) -> Tensor:
         from jsam.training.clipping.gpu.activation import activate
+        from jsam.training.clipping.gpu.convolve import convolve, is_ours
 
-        y = self.convolution._conv_forward(x, self.convolution.weight, None)
+        if is_ours(self.convolution, self.precision):
+            y = convolve(x, self.convolution, self.precision)
+        else:
+            y = self.convolution._conv_forward(x, self.convolution.weight, None)
         if y.numel() > _MOST_ELEMENTS:
             return self._apart(x)
         record(self.convolution, (x,), y)
@@ -41,8 +48,8 @@ class _Merged:
 class MergedForward:
     """Called like the model, on CUDA; modules that are not merged are called as they are, hooks and all."""
 
-    def __init__(self, model: nn.Sequential) -> None:
-        self._stages = list(_stages(list(_flat(model))))
+    def __init__(self, model: nn.Sequential, precision: Precision) -> None:
+        self._stages = list(_stages(list(_flat(model)), precision))
 
     def __call__(self, x: Tensor, record: Record) -> Tensor:
         for stage in self._stages:
@@ -50,11 +57,11 @@ class MergedForward:
         return x
 
 
-def merged(model: nn.Module) -> MergedForward | None:
+def merged(model: nn.Module, precision: Precision) -> MergedForward | None:
     """None where nothing can be merged: the model is no plain chain, or someone listens to its modules."""
     if type(model) is not nn.Sequential or any(m._forward_hooks or m._forward_pre_hooks for m in model.modules()):
         return None
-    found = MergedForward(model)
+    found = MergedForward(model, precision)
     return found if any(isinstance(stage, _Merged) for stage in found._stages) else None
 
 
@@ -66,7 +73,7 @@ def _flat(model: nn.Sequential) -> Iterator[nn.Module]:
             yield module
 
 
-def _stages(modules: list[nn.Module]) -> Iterator[_Merged | nn.Module]:
+def _stages(modules: list[nn.Module], precision: Precision) -> Iterator[_Merged | nn.Module]:
     position = 0
     while position < len(modules):
         module = modules[position]
@@ -74,7 +81,7 @@ def _stages(modules: list[nn.Module]) -> Iterator[_Merged | nn.Module]:
         if type(module) is nn.Conv2d and after is not None and type(after) in (nn.ReLU, nn.Tanh):
             last = modules[position + 2] if position + 2 < len(modules) else None
             pooling = last if isinstance(last, nn.MaxPool2d) and _is_plain(last) else None
-            yield _Merged(module, after, pooling)
+            yield _Merged(module, after, pooling, precision)
             position += 2 if pooling is None else 3
         else:
             yield module

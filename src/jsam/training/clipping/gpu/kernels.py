@@ -232,3 +232,102 @@ def activate_backward_kernel(
             else:
                 result += tl.where(out > 0.0, grad, 0.0)
     tl.store(result_ptr + e, result.to(result_ptr.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def convolve_kernel(
+    x_ptr,
+    w_ptr,
+    out_ptr,
+    x_n,
+    x_c,
+    x_h,
+    x_w,
+    out_n,
+    out_c,
+    out_p,
+    total,
+    OUT: tl.constexpr,
+    IN: tl.constexpr,
+    KH: tl.constexpr,
+    KW: tl.constexpr,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    OW: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    STRIDE_H: tl.constexpr,
+    STRIDE_W: tl.constexpr,
+    DILATION_H: tl.constexpr,
+    DILATION_W: tl.constexpr,
+    PAD_H: tl.constexpr,
+    PAD_W: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    POSITIONS_LAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """out[n, o, p] = Σ w[o, (i, j, c)] x[n, c, patch p at (i, j)], or with x and out exchanged if TRANSPOSED."""
+    COLUMNS: tl.constexpr = KH * KW * IN
+    ALIGNED: tl.constexpr = IN % BLOCK_K == 0
+    places = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    outs = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
+    there = places < total
+    n = (places // POSITIONS).to(tl.int64)
+    position = places % POSITIONS
+    if TRANSPOSED:
+        top = position // OW + PAD_H
+        left = position % OW + PAD_W
+    else:
+        top = (position // OW) * STRIDE_H - PAD_H
+        left = (position % OW) * STRIDE_W - PAD_W
+    x_base = n * x_n
+    result = tl.zeros((BLOCK_P, BLOCK_O), dtype=tl.float32)
+    for start in range(0, COLUMNS, BLOCK_K):
+        columns = start + tl.arange(0, BLOCK_K)
+        real = columns < COLUMNS
+        channels = columns % IN
+        if ALIGNED:
+            # All columns of the step belong to one kernel entry: addresses are a matter of positions alone.
+            entry = start // IN
+            down = (entry // KW) * DILATION_H
+            right = (entry % KW) * DILATION_W
+            rows = top - down if TRANSPOSED else top + down
+            cols = left - right if TRANSPOSED else left + right
+            inside = there & (rows >= 0) & (cols >= 0)
+        else:
+            entries = columns // IN
+            down = (entries // KW) * DILATION_H
+            right = (entries % KW) * DILATION_W
+            if POSITIONS_LAST:
+                rows = top[None, :] - down[:, None] if TRANSPOSED else top[None, :] + down[:, None]
+                cols = left[None, :] - right[:, None] if TRANSPOSED else left[None, :] + right[:, None]
+                inside = there[None, :] & real[:, None] & (rows >= 0) & (cols >= 0)
+            else:
+                rows = top[:, None] - down[None, :] if TRANSPOSED else top[:, None] + down[None, :]
+                cols = left[:, None] - right[None, :] if TRANSPOSED else left[:, None] + right[None, :]
+                inside = there[:, None] & real[None, :] & (rows >= 0) & (cols >= 0)
+        if TRANSPOSED:
+            inside = inside & (rows % STRIDE_H == 0) & (cols % STRIDE_W == 0)
+            rows = rows // STRIDE_H
+            cols = cols // STRIDE_W
+        inside = inside & (rows < H) & (cols < W)
+        place = rows * x_h + cols * x_w
+        if POSITIONS_LAST:
+            if ALIGNED:
+                place = place[None, :]
+                inside = inside[None, :]
+            place = x_base[None, :] + place + channels[:, None] * x_c
+            x = tl.trans(tl.load(x_ptr + place, mask=inside, other=0.0))
+        else:
+            if ALIGNED:
+                place = place[:, None]
+                inside = inside[:, None]
+            x = tl.load(x_ptr + x_base[:, None] + place + channels[None, :] * x_c, mask=inside, other=0.0)
+        w = tl.load(
+            w_ptr + outs[:, None] * COLUMNS + columns[None, :], mask=(outs < OUT)[:, None] & real[None, :], other=0.0
+        )
+        result = tl.dot(x.to(w.dtype), tl.trans(w), result, input_precision=PRECISION)
+    target = out_ptr + n[:, None] * out_n + position[:, None] * out_p + outs[None, :] * out_c
+    tl.store(target, result.to(out_ptr.dtype.element_ty), mask=there[:, None] & (outs < OUT)[None, :])

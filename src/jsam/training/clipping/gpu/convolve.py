@@ -1,0 +1,111 @@
+"""Convolutions where cuDNN is slow: few input channels, and plain fp32.
+
+Tensor cores have no fp32, but three tf32 products of high and low parts give its results to a few units in the last
+place, at several times the speed of plain fp32 arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from jsam.training.clipping.gpu.activation import is_channels_last
+from jsam.training.clipping.gpu.kernels import convolve_kernel
+from jsam.training.clipping.precision import Precision
+
+_FEW_CHANNELS = 16
+
+
+def is_ours(module: nn.Conv2d, precision: Precision) -> bool:
+    """Whether `convolve` is the quicker way (measured on an H200, docs/performance.md)."""
+    plain = module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return plain and (precision == "fp32" or module.in_channels < _FEW_CHANNELS)
+
+
+def convolve(x: Tensor, module: nn.Conv2d, precision: Precision) -> Tensor:
+    """The convolution without its bias; gradients reach the input only, the weight's rule takes its own."""
+    result: Tensor = _Convolve.apply(x, module.weight, module, precision)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Convolve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, module: nn.Conv2d, precision: Precision) -> Tensor:
+        ctx.module, ctx.shape, ctx.precision = module, x.shape, precision
+        ctx.layout = torch.channels_last if precision != "fp32" or is_channels_last(x) else torch.contiguous_format
+        ctx.save_for_backward(weight)
+        (kh, kw), (sh, sw), (ph, pw), (dh, dw) = _geometry(module)
+        oh = (x.shape[2] + 2 * ph - dh * (kh - 1) - 1) // sh + 1
+        ow = (x.shape[3] + 2 * pw - dw * (kw - 1) - 1) // sw + 1
+        return _launch(x, weight, (module.out_channels, oh, ow), module, precision, ctx.layout, transposed=False)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        (weight,) = ctx.saved_tensors
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None
+        exchanged = weight.transpose(0, 1)
+        shape = tuple(ctx.shape[1:])
+        found = _launch(grads[0], exchanged, shape, ctx.module, ctx.precision, ctx.layout, transposed=True)
+        return found, None, None, None
+
+
+def _launch(
+    x: Tensor,
+    weight: Tensor,
+    shape: tuple[int, ...],
+    module: nn.Conv2d,
+    precision: Precision,
+    layout: torch.memory_format,
+    *,
+    transposed: bool,
+) -> Tensor:
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    n, (channels, height, width) = x.shape[0], shape
+    matrix = weight.permute(0, 2, 3, 1).reshape(weight.shape[0], -1).to(dtype)
+    out = torch.empty((n, channels, height, width), device=x.device, dtype=dtype, memory_format=layout)
+    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = _geometry(module)
+    total = n * height * width
+    block_o = min(64, max(16, 1 << (channels - 1).bit_length()))
+    block_p = 128 if block_o <= 32 else 64
+    grid = (-(-total // block_p), -(-channels // block_o))
+    convolve_kernel[grid](
+        x,
+        matrix,
+        out,
+        *x.stride(),
+        out.stride(0),
+        out.stride(1),
+        out.stride(3),
+        total,
+        OUT=channels,
+        IN=x.shape[1],
+        KH=kh,
+        KW=kw,
+        H=x.shape[2],
+        W=x.shape[3],
+        OW=width,
+        POSITIONS=height * width,
+        STRIDE_H=sh,
+        STRIDE_W=sw,
+        DILATION_H=dh,
+        DILATION_W=dw,
+        PAD_H=ph,
+        PAD_W=pw,
+        TRANSPOSED=transposed,
+        POSITIONS_LAST=not is_channels_last(x) and x.shape[1] > 1,
+        PRECISION="tf32x3" if precision == "fp32" else "tf32",
+        BLOCK_P=block_p,
+        BLOCK_O=block_o,
+        BLOCK_K=16 if x.shape[1] == 16 else 32,
+        num_warps=4,
+        num_stages=3,
+    )
+    return out
+
+
+def _geometry(module: nn.Conv2d) -> tuple[tuple[int, ...], ...]:
+    assert not isinstance(module.padding, str)
+    return tuple(module.kernel_size), tuple(module.stride), tuple(module.padding), tuple(module.dilation)
