@@ -41,7 +41,7 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-def _list(specs: list[Spec], places: Places, given: argparse.Namespace) -> int:
+def _list(specs: list[Spec], places: Places, _: argparse.Namespace) -> int:
     known, chosen = read_folder(places.results), Chosen.load(places.chosen)
     for spec in specs:
         runs = spec.runs(chosen)
@@ -51,11 +51,10 @@ def _list(specs: list[Spec], places: Places, given: argparse.Namespace) -> int:
 
 
 def _plan(specs: list[Spec], places: Places, given: argparse.Namespace) -> int:
-    chosen, plans = Chosen.load(places.chosen), Plans.load(places.plans)
-    for spec in specs:
-        runs = spec.runs(chosen)
-        plans.prepare(runs)
-        say(f"{spec.id}: {len(runs)} runs planned")
+    chosen = Chosen.load(places.chosen)
+    runs = [config for spec in specs for config in spec.runs(chosen)]
+    Plans.load(places.plans).prepare(runs, losses=not given.no_losses, tell=say)
+    say(f"{len(runs)} runs are planned")
     return 0
 
 
@@ -69,7 +68,7 @@ def _run(specs: list[Spec], places: Places, given: argparse.Namespace) -> int:
     return 0
 
 
-def _table(specs: list[Spec], places: Places, given: argparse.Namespace) -> int:
+def _table(specs: list[Spec], places: Places, _: argparse.Namespace) -> int:
     from jsam.experiments.tabulate import table_rows
 
     rows = [row for group in table_rows(specs, places).values() for row in group]
@@ -87,9 +86,13 @@ def _parser() -> argparse.ArgumentParser:
         ("table", _table, "rows of stored results as JSON"),
     ):
         command = commands.add_parser(name, help=about, description=about)
-        command.add_argument("ids", nargs="*", metavar="ID", help="experiments, by name or pattern; all if none is given")
+        command.add_argument(
+            "ids", nargs="*", metavar="ID", help="experiments, by name or pattern; all if none is given"
+        )
         command.set_defaults(act=act)
         _places(command)
+        if name == "plan":
+            command.add_argument("--no-losses", action="store_true", help="leave the losses to the machine that trains")
         if name == "run":
             command.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
             command.add_argument("--only", action="append", default=[], metavar="GLOB", help="runs by name or key")

@@ -6,7 +6,7 @@ Both are kept in small files, so that a machine with an accelerator need only tr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -82,21 +82,23 @@ class Plans:
 
     def losses(self, config: RunConfig) -> FloatArray:
         """Each client's mean loss under the first weights, by which BBM selects; found if need be (seconds)."""
-        held = "/held-out" if config.held_out else ""
-        key = f"{config.dataset}/s{config.similarity:g}/{config.num_clients}/seed{config.seed}{held}"
+        key = _losses_key(config)
         if key not in self.local_losses:
             self.local_losses[key] = [float(f"{value:.7g}") for value in _local_losses(config)]
         return np.array(self.local_losses[key])
 
-    def prepare(self, configs: Iterable[RunConfig], progress: Callable[[int], None] | None = None) -> None:
-        """Find everything that these runs will need, and save it."""
+    def prepare(self, configs: Sequence[RunConfig], *, losses: bool = True, tell: Callable[[str], None]) -> None:
+        """Find everything that these runs will need, and save it as it is found: first every η, then the losses."""
         for config in configs:
-            self.loss_weight(config)
-            if config.mechanism.startswith("bbm"):
+            if self.known_loss_weight(config) is None:
+                tell(f"η of {config.cost_of} for cost {config.cost:g} at Q {config.noise_weight:g}")
+                self.loss_weight(config)
+                self.save()
+        for config in configs:
+            if losses and config.mechanism.startswith("bbm") and _losses_key(config) not in self.local_losses:
+                tell(f"local losses of {_losses_key(config)}")
                 self.losses(config)
-            if progress is not None:
-                progress(1)
-        self.save()
+                self.save()
 
     def contract(self, config: RunConfig) -> Contract:
         """Who is drawn how often, what each sells and is paid."""
@@ -146,6 +148,11 @@ def _loss_weight_key(config: RunConfig) -> str:
     cap = "" if config.max_selection_prob is None else f"/cap{config.max_selection_prob!r}"
     weights = f"Q{config.noise_weight!r}/zeta{config.bias_weight!r}{cap}"
     return f"{config.cost_of}/{config.num_clients}/{weights}/cost{config.cost!r}"
+
+
+def _losses_key(config: RunConfig) -> str:
+    held = "/held-out" if config.held_out else ""
+    return f"{config.dataset}/s{config.similarity:g}/{config.num_clients}/seed{config.seed}{held}"
 
 
 def _local_losses(config: RunConfig) -> list[float]:

@@ -18,7 +18,6 @@ from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec
 from jsam.experiments.store import Record, append, read_folder, read_records, write_sorted
 from jsam.experiments.tasks import task_of
-from jsam.mechanism.contract import Contract
 from jsam.privacy import Adjacency, epsilon_of
 from jsam.training.preparation import Preparation
 from jsam.training.settings import TrainingSettings
@@ -68,7 +67,9 @@ def run_specs(
         while done < len(wanted) and time.perf_counter() - began < limit_seconds:
             batch = wanted[done : done + at_once]
             tell(f"{spec.id}: {len(wanted) - done} runs to make")
-            trials = [Trial(contract=plans.contract(c), task=task_of(c), settings=settings_of(c, device)) for c in batch]
+            trials = [
+                Trial(contract=plans.contract(c), task=task_of(c), settings=settings_of(c, device)) for c in batch
+            ]
             clock = _Clock(len(wanted) - done, spec.id, tell)
             for index, result in run_trials(trials):
                 append(path, Record(config=batch[index], result=stored_result(trials[index], result, device)))
@@ -114,7 +115,7 @@ def stored_result(trial: Trial, result: TrialResult, device: str) -> dict[str, A
         "loss_bound": contract.loss_bound,
         "largest_selection_prob": float(contract.selection_probs.max()),
         "epsilon_sold_max": float(contract.epsilons.max()),
-        "epsilon_exact_max": spent_epsilon_max(contract, drawn),
+        "epsilon_exact_max": spent_epsilon_max(drawn),
         "noise_ratio": drawn.noise_ratio(trial.task.num_parameters),
         "accuracy": result.accuracy,
         "loss": result.loss,
@@ -128,7 +129,7 @@ def stored_result(trial: Trial, result: TrialResult, device: str) -> dict[str, A
     return {**rounded, "curve": curve, "diverged": result.diverged, "made_on": made_on}
 
 
-def spent_epsilon_max(contract: Contract, drawn: Preparation) -> float:
+def spent_epsilon_max(drawn: Preparation) -> float:
     """The largest ε that the exact accountant gives to any client: T_k releases are one Gaussian of μ = Δ√T_k/std."""
     times = drawn.schedule.participations
     some = times > 0

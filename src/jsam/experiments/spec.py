@@ -60,9 +60,10 @@ class Spec:
 
 def _product(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """All combinations of the values given as lists; the seed changes last, then the lists in the order written."""
-    lists = {name: value for name, value in settings.items() if isinstance(value, list)}
+    lists: dict[str, list[Any]] = {name: value for name, value in settings.items() if isinstance(value, list)}
     names = sorted(lists, key=lambda name: name != "seed")
-    return [{**settings, **dict(zip(names, values, strict=True))} for values in itertools.product(*map(lists.get, names))]  # type: ignore[arg-type]
+    combinations = itertools.product(*(lists[name] for name in names))
+    return [{**settings, **dict(zip(names, values, strict=True))} for values in combinations]
 
 
 def load_specs(places: Places, ids: Sequence[str] = ()) -> list[Spec]:

@@ -16,8 +16,8 @@ from jsam.experiments.spec import Spec
 from jsam.experiments.store import Record, read_folder
 
 COLUMNS = (
-    "dataset", "mechanism", "similarity", "noise", "c2", "loss_weight", "noise_weight", "monetary_cost", "total_payment",
-    "accuracy_mean", "accuracy_std", "seeds", "epsilon_exact_max", "paper_accuracy", "paper_cost",
+    "dataset", "mechanism", "similarity", "noise", "c2", "loss_weight", "noise_weight", "monetary_cost",
+    "total_payment", "accuracy_mean", "accuracy_std", "seeds", "epsilon_exact_max", "paper_accuracy", "paper_cost",
 )  # fmt: skip
 
 
