@@ -16,7 +16,7 @@ from jsam.experiments.chosen import Chosen
 from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec, load_specs
-from jsam.experiments.store import merge, read_folder
+from jsam.experiments.store import merge
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,11 +42,11 @@ def say(line: str) -> None:
 
 
 def _list(specs: list[Spec], places: Places, _: argparse.Namespace) -> int:
-    known, chosen = read_folder(places.results), Chosen.load(places.chosen)
+    from jsam.experiments.tabulate import progress_of
+
     for spec in specs:
-        runs = spec.runs(chosen)
-        there = sum(config.key in known for config in runs)
-        sys.stdout.write(f"{spec.id:<22} {there:>4} of {len(runs):>4} runs  {spec.title}\n")
+        there, wanted = progress_of(spec, places)
+        sys.stdout.write(f"{spec.id:<22} {there:>4} of {wanted:>4} runs  {spec.title}\n")
     return 0
 
 
@@ -68,6 +68,13 @@ def _run(specs: list[Spec], places: Places, given: argparse.Namespace) -> int:
     return 0
 
 
+def _choose(_: list[Spec], places: Places, __: argparse.Namespace) -> int:
+    from jsam.experiments.choosing import choose
+
+    say(f"wrote {places.chosen}: {choose(places)['status']}")
+    return 0
+
+
 def _table(specs: list[Spec], places: Places, _: argparse.Namespace) -> int:
     from jsam.experiments.tabulate import table_rows
 
@@ -83,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         ("list", _list, "the experiments and how many of their runs are stored"),
         ("plan", _plan, "find η for every cost and the losses that BBM selects by"),
         ("run", _run, "make the runs that are missing"),
+        ("choose", _choose, "fix c₂, Q and the learning rates by the stated rule"),
         ("table", _table, "rows of stored results as JSON"),
     ):
         command = commands.add_parser(name, help=about, description=about)

@@ -13,6 +13,7 @@ import numpy as np
 
 from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
+from jsam.experiments.economics import read_planner, run_planner
 from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec
@@ -61,6 +62,11 @@ def run_specs(
     began, made, left = time.perf_counter(), 0, 0
     chosen, plans = Chosen.load(places.chosen), Plans.load(places.plans)
     for spec in specs:
+        if spec.kind == "planner":
+            if read_planner(spec.id, places) is None:
+                tell(f"{spec.id}: computing")
+                run_planner(spec, places)
+            continue
         wanted = missing(spec.runs(chosen), places, only)
         done = 0
         path = places.output / f"{spec.id}.jsonl"
@@ -140,6 +146,8 @@ def spent_epsilon_max(drawn: Preparation) -> float:
 
 def _rounded(value: float | None) -> float | None:
     # Six digits are more than any of this is good for, and keep the files small.
+    if isinstance(value, int):
+        return value
     return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
 
 

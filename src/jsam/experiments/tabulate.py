@@ -10,6 +10,7 @@ from typing import Any
 from jsam.experiments import published
 from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
+from jsam.experiments.economics import read_planner
 from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec
@@ -19,6 +20,8 @@ COLUMNS = (
     "dataset", "mechanism", "similarity", "noise", "c2", "loss_weight", "noise_weight", "monetary_cost",
     "total_payment", "accuracy_mean", "accuracy_std", "seeds", "epsilon_exact_max", "paper_accuracy", "paper_cost",
 )  # fmt: skip
+
+READABLE = ("mechanism", "s", "η", "cost", "paper's", "accuracy", "paper's", "difference", "seeds", "exact ε")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,3 +116,33 @@ def table_rows(specs: Sequence[Spec], places: Places) -> dict[str, list[dict[str
 
 def _tidy(value: Any) -> Any:
     return float(f"{value:.8g}") if isinstance(value, float) else value
+
+
+def readable(row: Mapping[str, Any]) -> list[str]:
+    """A row for people; what was not run is a dash."""
+    mean, std, paper = row["accuracy_mean"], row["accuracy_std"], row["paper_accuracy"]
+    return [
+        row["mechanism"],
+        f"{row['similarity']:g}",
+        _number(row["loss_weight"], ".4g"),
+        _number(row["monetary_cost"], ".4g"),
+        _number(row["paper_cost"], ".4g"),
+        _number(mean, ".2f") + ("" if std is None else f" ± {std:.2f}"),
+        _number(paper, ".2f"),
+        _number(None if mean is None or paper is None else mean - paper, "+.2f"),
+        str(row["seeds"]),
+        _number(row["epsilon_exact_max"], ".3g"),
+    ]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def progress_of(spec: Spec, places: Places) -> tuple[int, int]:
+    """How many results are stored and how many there are to be."""
+    if spec.kind == "planner":
+        return int(read_planner(spec.id, places) is not None), 1
+    known = read_folder(places.results).keys() | read_folder(places.output).keys()
+    runs = spec.runs(Chosen.load(places.chosen))
+    return sum(config.key in known for config in runs), len(runs)
