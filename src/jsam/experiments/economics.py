@@ -81,17 +81,26 @@ def cost_against_eta(settings: Settings) -> dict[str, Any]:
             ]
         )
         mean = rows.mean(axis=1)
-        bend = np.diff(mean, n=2)
+        steepest = _steepest(etas, mean)
         curves[mechanism] = {
             "mean": mean.tolist(),
             "low": np.quantile(rows, BAND[0], axis=1).tolist(),
             "high": np.quantile(rows, BAND[2], axis=1).tolist(),
-            # The last η up to which the mean cost bends upwards; None if it never does.
-            "convex_up_to": None
-            if bend[0] <= 0
-            else float(etas[1:-1][np.argmax(bend <= 0)] if (bend <= 0).any() else etas[-1]),
+            "convex_up_to": None if steepest is None else float(etas[steepest]),
+            "cost_there": None if steepest is None else float(mean[steepest]),
         }
     return {"etas": etas.tolist(), "curves": curves}
+
+
+def _steepest(etas: FloatArray, mean: FloatArray) -> int | None:
+    """Where the mean cost grows fastest: it is convex up to there and concave beyond. None: concave throughout.
+
+    The slope is taken over several steps: clients that come in one by one make small waves.
+    """
+    width = len(etas) // 10
+    slope = (mean[width:] - mean[:-width]) / (etas[width:] - etas[:-width])
+    place = int(np.argmax(slope))
+    return None if place == 0 else place + width // 2
 
 
 def selected_clients(settings: Settings) -> dict[str, Any]:
