@@ -33,7 +33,7 @@ def run_planner(spec: Spec, places: Places) -> None:
         make = _EXPERIMENTS[spec.settings["what"]]
     except KeyError:
         raise InputError(f"{spec.id}: what must be one of: {', '.join(_EXPERIMENTS)}") from None
-    result = {"settings": {name: settings[name] for name in spec.settings}, **make(settings)}
+    result = {"settings_used": {name: settings[name] for name in spec.settings}, **make(settings)}
     write_atomically(places.planner / f"{spec.id}.json", _json_text(result).encode())
 
 

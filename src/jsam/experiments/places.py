@@ -15,6 +15,7 @@ _RESULTS = Path("results/paper")
 class Places:
     """Folders of a checkout. New runs go to `output`; what `results` holds already is not made again."""
 
+    home: Path
     specs: Path
     results: Path
     output: Path
@@ -28,7 +29,7 @@ class Places:
             where = f"{starts[0]} has no folder {_SPECS}" if root is not None else f"no folder {_SPECS} was found"
             raise InputError(f"{where}; run this in a checkout of jsam, or name one with --root")
         results = home / _RESULTS
-        return cls(specs=home / _SPECS, results=results, output=results if output is None else Path(output))
+        return cls(home=home, specs=home / _SPECS, results=results, output=results if output is None else Path(output))
 
     @property
     def chosen(self) -> Path:
