@@ -273,7 +273,10 @@ def rank_correlations(found: Sequence[Cell]) -> dict[float, tuple[float, float, 
 
 
 def _spearman(values: Sequence[tuple[float, float, float]], column: int) -> float:
-    return float(spearmanr([row[0] for row in values], [row[column] for row in values]).statistic)
+    bounds, others = [row[0] for row in values], [row[column] for row in values]
+    if len(set(bounds)) == 1 or len(set(others)) == 1:
+        return 0.0  # nothing to rank
+    return float(spearmanr(bounds, others).statistic)
 
 
 def _bound(results: Results) -> list[Claim]:

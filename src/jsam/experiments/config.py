@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from jsam.errors import InputError
@@ -61,7 +62,7 @@ class RunConfig:
                 raise InputError(f"{field.name} is {value!r}; it must be of type {kind.__name__}")
             object.__setattr__(self, field.name, value)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A hash of the full configuration; the same on every machine."""
         # What is not set does not count, so that a setting added later leaves the keys of earlier runs as they are.
@@ -76,7 +77,7 @@ class RunConfig:
         return f"{self.dataset}/s{self.similarity:g}/{self.mechanism}/cost{self.cost:g}/seed{self.seed}{held}"
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> RunConfig:

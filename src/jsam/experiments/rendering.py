@@ -11,7 +11,6 @@ from pathlib import Path
 from jsam.experiments import published
 from jsam.experiments.claims import NAMES, Claim, all_claims, rank_correlations
 from jsam.experiments.places import Places
-from jsam.experiments.planning import Plans
 from jsam.experiments.results import Results
 from jsam.experiments.tabulate import READABLE, Cell, readable
 from jsam.report import page
@@ -143,8 +142,7 @@ def _bound_points(cells: Sequence[Cell]) -> dict[str, list[tuple[float, float]]]
 
 
 def rows_of(results: Results, spec_id: str) -> list[list[str]]:
-    plans = Plans.load(results.places.plans)
-    return [readable(cell.row(plans.known_loss_weight(cell.config))) for cell in results.cells(spec_id)]
+    return [readable(cell.row(None)) for cell in results.cells(spec_id)]
 
 
 def _page(results: Results, pictures: Sequence[Picture], claims: Sequence[Claim]) -> str:

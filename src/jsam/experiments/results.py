@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 from jsam.experiments.chosen import Chosen
-from jsam.experiments.config import RunConfig
 from jsam.experiments.economics import read_planner
 from jsam.experiments.places import Places
 from jsam.experiments.spec import Spec, load_specs
@@ -80,11 +79,13 @@ class Results:
     def specs(self) -> dict[str, Spec]:
         return {spec.id: spec for spec in load_specs(self.places)}
 
-    def runs(self, spec_id: str) -> list[RunConfig]:
-        return self.specs[spec_id].runs(self.chosen) if spec_id in self.specs else []
+    @cached_property
+    def _cells(self) -> dict[str, list[Cell]]:
+        return {name: cells(spec.runs(self.chosen), self.known) for name, spec in self.specs.items()}
 
     def cells(self, spec_id: str) -> list[Cell]:
-        return cells(self.runs(spec_id), self.known)
+        """Settings of an experiment, in its order; none for one that there is no specification of."""
+        return self._cells.get(spec_id, [])
 
     def planner(self, spec_id: str) -> dict[str, Any] | None:
         return read_planner(spec_id, self.places)

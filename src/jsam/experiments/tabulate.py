@@ -21,7 +21,7 @@ COLUMNS = (
     "total_payment", "accuracy_mean", "accuracy_std", "seeds", "epsilon_exact_max", "paper_accuracy", "paper_cost",
 )  # fmt: skip
 
-READABLE = ("mechanism", "s", "η", "cost", "paper's", "accuracy", "paper's", "difference", "seeds", "exact ε")
+READABLE = ("mechanism", "s", "cost", "paper's", "accuracy", "paper's", "diff.", "seeds", "exact ε")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,6 @@ def readable(row: Mapping[str, Any]) -> list[str]:
     return [
         row["mechanism"],
         f"{row['similarity']:g}",
-        _number(row["loss_weight"], ".4g"),
         _number(row["monetary_cost"], ".4g"),
         _number(row["paper_cost"], ".4g"),
         _number(mean, ".2f") + ("" if std is None else f" ± {std:.2f}"),
