@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +195,15 @@ def test_a_specification_with_an_unknown_setting_is_refused() -> None:
     spec = Spec(id="x", order=1, title="", kind="training", shows="", grids=[{"colour": "red"}])
     with pytest.raises(InputError, match="colour"):
         spec.runs(Chosen(values={}))
+
+
+def test_the_plain_entry_imports_numpy_scipy_and_torch_alone() -> None:
+    """A machine with an accelerator may have nothing else."""
+    program = """
+import sys
+import jsam.experiments.__main__, jsam.experiments.running, jsam.experiments.tabulate, jsam.experiments.choosing
+known = {"typer", "rich", "click", "pydantic", "sklearn", "dp_accounting", "opacus", "matplotlib", "plotly", "PIL"}
+print(sorted(known & {name.partition(".")[0] for name in sys.modules}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

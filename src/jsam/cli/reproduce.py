@@ -152,10 +152,10 @@ def table(
 
 
 @app.command()
-def render(*, root: Root = None, output: Output = None) -> None:
+def render(ids: Ids = None, *, root: Root = None, output: Output = None) -> None:
     """Figures and one page from what is stored; nothing is run, and what is missing is shown as missing."""
     from jsam.experiments.places import Places
     from jsam.experiments.rendering import render_all
 
-    for path in render_all(Places.of(root, output)):
+    for path in render_all(Places.of(root, output), ids or ()):
         say(f"wrote {path}")

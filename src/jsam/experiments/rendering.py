@@ -4,46 +4,35 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from jsam.experiments import published
-from jsam.experiments.claims import NAMES, Claim, all_claims, rank_correlations
+from jsam.experiments.claims import NAMES, Claim, all_claims
+from jsam.experiments.pictures import Picture, pictures_of
 from jsam.experiments.places import Places
 from jsam.experiments.results import Results
+from jsam.experiments.spec import load_specs
 from jsam.experiments.tabulate import READABLE, Cell, readable
 from jsam.report import page
 from jsam.report.files import write_atomically
-from jsam.report.paper_figures import (
-    Panel,
-    Point,
-    dearest_picture,
-    eta_picture,
-    panels_picture,
-    scatter_picture,
-    selected_picture,
-    structure_picture,
-)
 
-ACCURACY = "test accuracy (%)"
+LEVELS = {"mnist": (80.0, 90.0, 95.0), "cifar10": (40.0, 50.0, 60.0)}
+REACHED = ("data set", "s", "accuracy", *published.MECHANISMS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """A figure with its file's name and its caption."""
-
-    name: str
-    caption: str
-    content: bytes
-
-
-def render_all(places: Places) -> list[Path]:
-    """Write figures, page and documentation; return what was written."""
+def render_all(places: Places, ids: Sequence[str] = ()) -> list[Path]:
+    """Write figures (those of `ids`, or all), page and documentation; return what was written."""
     results = Results(places)
-    pictures = list(_pictures(results))
+    load_specs(places, ids)  # refuses unknown names
+    pictures = pictures_of(results)
     claims = all_claims(results)
-    files = {places.output / "figures" / f"{picture.name}.png": picture.content for picture in pictures}
+    files = {
+        places.output / "figures" / f"{picture.name}.png": picture.content
+        for picture in pictures
+        if not ids or any(fnmatch(picture.name, name) for name in ids)
+    }
     files[places.output / "index.html"] = _page(results, pictures, claims).encode()
     document = places.home / "docs" / "reproduction.md"
     if document.exists() and places.output == places.results:
@@ -53,92 +42,27 @@ def render_all(places: Places) -> list[Path]:
     return list(files)
 
 
-def _pictures(results: Results) -> Sequence[Picture]:
-    found = []
-    for dataset, name in NAMES.items():
-        caption = f"{name}: accuracy against expected cost, Lemma 1's noise; bands: one standard deviation over seeds."
-        found.append(Picture(name=f"panels-{dataset}", caption=caption, content=_panels(results, f"panels-{dataset}")))
-    for dataset, name in NAMES.items():
-        caption = f"{name} again with the noise that every contract truly needs."
-        content = _panels(results, f"exact-{dataset}", log=True)
-        found.append(Picture(name=f"exact-{dataset}", caption=caption, content=content))
-    straggler = _straggler(results)
-    found.append(
-        Picture(
-            name="straggler",
-            caption="Accuracy as the most sensitive client sells less and less privacy.",
-            content=panels_picture([straggler], x_label="ε of one client (log scale)", y_label=ACCURACY, log=True),
-        )
-    )
-    chosen = float(results.chosen.values["noise_weight"])
-    planners: list[tuple[str, str, Callable[..., bytes]]] = [
-        ("cost-against-eta", "Expected cost against η: mean and 95% band over draws.", eta_picture),
-        ("selected-clients", "Clients that JSAM keeps.", lambda stored: selected_picture(stored, chosen)),
-        ("structure", "Selection probabilities of ten clients as η grows; dotted: 1/N.", structure_picture),
-        ("who-costs-most", "What each client costs, one draw.", dearest_picture),
+def _reached(results: Results) -> list[tuple[str, Sequence[str]]]:
+    """The least cost run at which each mechanism's mean accuracy was reached; a dash where none was."""
+    rows: list[tuple[str, Sequence[str]]] = []
+    for dataset, levels in LEVELS.items():
+        cells = results.cells(f"exact-{dataset}")
+        for similarity in dict.fromkeys(cell.config.similarity for cell in cells):
+            for level in levels:
+                costs = [_least_cost(cells, name, similarity, level) for name in published.MECHANISMS]
+                rows.append(("", (NAMES[dataset], f"{similarity:g}", f"{level:g}%", *costs)))
+    return rows
+
+
+def _least_cost(cells: Sequence[Cell], mechanism: str, similarity: float, level: float) -> str:
+    reached = [
+        cell.config.cost
+        for cell in cells
+        if (cell.config.mechanism, cell.config.similarity) == (mechanism, similarity)
+        and cell.accuracy_mean is not None
+        and cell.accuracy_mean >= level
     ]
-    for name, caption, draw in planners:
-        stored = results.planner(name)
-        if stored is not None:
-            found.append(Picture(name=name, caption=caption, content=draw(stored)))
-    for dataset, name in NAMES.items():
-        groups = _bound_points(results.cells(f"panels-{dataset}"))
-        if groups:
-            content = scatter_picture(groups, x_label="loss bound (log scale)", y_label=ACCURACY)
-            caption = f"{name}: accuracy against the planner's loss bound, a dot a run."
-            found.append(Picture(name=f"bound-{dataset}", caption=caption, content=content))
-    return found
-
-
-def _panels(results: Results, spec_id: str, *, log: bool = False) -> bytes:
-    cells = results.cells(spec_id)
-    wanted = [s for s in published.SIMILARITIES if any(cell.config.similarity == s for cell in cells)]
-    panels = [
-        Panel(
-            title=f"s = {s:g}",
-            curves={
-                name: [
-                    Point(
-                        x=cell.mean("monetary_cost") or cell.config.cost, mean=cell.accuracy_mean, std=cell.accuracy_std
-                    )
-                    for cell in cells
-                    if cell.config.similarity == s and cell.config.mechanism == name
-                ]
-                for name in published.MECHANISMS
-            },
-        )
-        for s in wanted
-    ]
-    label = "expected cost (log scale)" if log else "expected cost"
-    return panels_picture(panels, x_label=label, y_label=ACCURACY, log=log)
-
-
-def _straggler(results: Results) -> Panel:
-    return Panel(
-        title="cost 10, s = 100",
-        curves={
-            name: [
-                Point(x=cell.config.straggler_epsilon or 0.0, mean=cell.accuracy_mean, std=cell.accuracy_std)
-                for cell in results.cells("straggler")
-                if cell.config.mechanism == name
-            ]
-            for name in ("usbm", "jsam")
-        },
-    )
-
-
-def _bound_points(cells: Sequence[Cell]) -> dict[str, list[tuple[float, float]]]:
-    groups: dict[str, list[tuple[float, float]]] = {}
-    correlations = rank_correlations(cells)
-    for cell in cells:
-        if cell.config.similarity not in correlations:
-            continue
-        rho = correlations[cell.config.similarity][0]
-        name = f"s = {cell.config.similarity:g}, ρ = {rho:+.2f}"
-        groups.setdefault(name, []).extend(
-            (record.result["loss_bound"], 100 * record.result["accuracy"]) for record in cell.records
-        )
-    return groups
+    return f"{min(reached):g}" if reached else "–"
 
 
 def rows_of(results: Results, spec_id: str) -> list[list[str]]:
@@ -154,6 +78,9 @@ def _page(results: Results, pictures: Sequence[Picture], claims: Sequence[Claim]
         source = base64.b64encode(picture.content).decode()
         image = f'<img alt="{picture.name}" style="width:100%" src="data:image/png;base64,{source}">'
         sections.append(page.section(picture.caption, page.figure(image)))
+    sections.append(
+        page.section("Least cost for an accuracy, exact accounting", page.table(REACHED, _reached(results)))
+    )
     sections.append(page.section("What is stored", page.table(("experiment", "runs", "seconds"), _stock(results))))
     sections.append(
         page.section("Values that the paper does not give", page.table(("name", "value"), _chosen(results)))
@@ -191,6 +118,7 @@ def _documentation(text: str, results: Results, claims: Sequence[Claim]) -> str:
             ("where", "statement", "verdict", "numbers"),
             [(c.source, c.statement, c.verdict, c.numbers) for c in claims],
         ),
+        "reached": _markdown(REACHED, [cells for _, cells in _reached(results)]),
         "stock": _markdown(("experiment", "runs", "seconds"), [cells for _, cells in _stock(results)]),
         "chosen": _markdown(("name", "value"), [cells for _, cells in _chosen(results)]),
         **{f"table-{dataset}": _markdown(READABLE, rows_of(results, f"table-{dataset}")) for dataset in NAMES},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,8 +21,8 @@ from jsam.experiments.tabulate import Cell, cells
 class Difference:
     """A paired difference in points: its mean, its standard error and its largest value over settings.
 
-    With several seeds the error is that of the seeds' means, since runs of one seed share their clients; with one it is
-    that over settings, which is too small if those go up and down together.
+    The error is the larger of two: that of the seeds' means, since runs of one seed share their clients, and that over
+    settings, since two or three seeds may agree by chance.
     """
 
     mean: float
@@ -38,11 +38,10 @@ class Difference:
             return None
         by_seed = _means((seed, value) for seed, _, value in pairs)
         by_setting = _means((setting, value) for _, setting, value in pairs)
-        groups = by_seed if len(by_seed) > 1 else by_setting
-        error = statistics.stdev(groups.values()) / math.sqrt(len(groups)) if len(groups) > 1 else math.inf
+        errors = [_error(group.values()) for group in (by_seed, by_setting) if len(group) > 1]
         return cls(
             mean=statistics.fmean(value for *_, value in pairs),
-            error=error,
+            error=max(errors, default=math.inf),
             largest=max(by_setting.values()),
             seeds=len(by_seed),
             settings=len(by_setting),
@@ -52,6 +51,10 @@ class Difference:
         spread = "" if math.isinf(self.error) else f" ± {self.error:.1f}"
         seeds = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
         return f"mean {self.mean:+.1f}{spread} points, largest {self.largest:+.1f} ({self.settings} settings, {seeds})"
+
+
+def _error(values: Collection[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values))
 
 
 def _means(pairs: Any) -> dict[Any, float]:
