@@ -53,11 +53,12 @@ def panels_picture(panels: Sequence[Panel], *, x_label: str, y_label: str, log: 
     """Mean accuracy with a band of one standard deviation over seeds, a panel a similarity."""
     with _style():
         figure, axes = _figure(1, len(panels), size=(3.1 * len(panels) + 0.6, 3.6), sharey=True)
-        names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
+        # What stands after a comma is told by the dashes.
+        names = list(dict.fromkeys(name.partition(",")[0] for panel in panels for name in panel.curves))
         colours = _colours(names)
         for axis, panel in zip(axes.flat, panels, strict=True):
             for name, points in panel.curves.items():
-                _curve(axis, points, colours[name], _dashes(name), name)
+                _curve(axis, points, colours[name.partition(",")[0]], _dashes(name), name)
             axis.set(title=panel.title, xlabel=x_label)
             if panel.empty:
                 axis.text(0.5, 0.5, "not run", transform=axis.transAxes, ha="center", color=GREY)
