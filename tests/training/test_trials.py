@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.training.small import run, small_contract, small_settings, small_task
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_a_trial_ends_like_a_recorded_run(tmp_path: Path, momentum: float) -> None:
-    changes = {"momentum": momentum, "learning_rate_schedule": "cosine"}
+    changes: dict[str, Any] = {"momentum": momentum, "learning_rate_schedule": "cosine"}
     recorded = run(tmp_path / "run", **changes)
     task = small_task()
     trial = Trial(contract=small_contract(), task=task, settings=small_settings(**changes))
