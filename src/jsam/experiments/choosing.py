@@ -1,0 +1,180 @@
+"""What the paper leaves open, chosen by a rule on held-out images. It looks at JSAM alone, never at a baseline.
+
+- Q: the whole number nearest to the geometric middle of those that put both of the paper's numbers of selected clients
+  inside the 95% band over draws. It needs no training.
+- For a c₂, the learning rate (with its schedule) of a data set is the one with the best mean accuracy at cost 1 among
+  those that reach the paper's table at cost 590.5 within its tolerance; if none does, the one that misses least.
+- c₂ serves a data set if that learning rate reaches the table and JSAM is at least half-way between guessing and the
+  table's accuracy at cost 1 with s = 100, as the paper's panels need. The largest c₂ of the grid that serves all data
+  sets is taken, since a larger one is nearer to what privacy truly needs; if none does, the one that misses least.
+- Under exact accounting: the clipping norm, learning rate and Q with the best mean accuracy over the tuned cells.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jsam.experiments import published
+from jsam.experiments.chosen import Chosen, toml_text
+from jsam.experiments.config import RunConfig
+from jsam.experiments.economics import read_planner
+from jsam.experiments.places import Places
+from jsam.experiments.spec import load_specs
+from jsam.experiments.store import Record, read_folder
+from jsam.report.files import write_atomically
+
+LOW_COST = 1.0
+GUESSING = 10.0
+_HEAD = "# Written by `jsam reproduce choose`, whose rule docs/reproduction.md tells.\n"
+
+Step = tuple[float, str]  # learning rate and its schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A learning rate of a data set at one c₂, and what JSAM reached with it: percent, by (similarity, cost)."""
+
+    dataset: str
+    c2: float
+    step: Step
+    accuracies: Mapping[tuple[float, float], float]
+
+    @property
+    def shortfall(self) -> float:
+        """Points by which the tuned cells of the table are missed, summed; 0 if all are within the tolerance."""
+        return sum(max(0.0, gap) for gap in self._gaps())
+
+    def _gaps(self) -> Iterable[float]:
+        for (similarity, cost), accuracy in self.accuracies.items():
+            paper = published.table_accuracy(self.dataset, "jsam", similarity)
+            if cost == published.TABLE_COST and paper is not None:
+                yield paper - published.TABLE_TOLERANCE[self.dataset] - accuracy
+
+    @property
+    def at_low_cost(self) -> float:
+        found = [accuracy for (_, cost), accuracy in self.accuracies.items() if cost == LOW_COST]
+        return statistics.fmean(found) if found else -math.inf
+
+    @property
+    def lags(self) -> float:
+        """Points below half-way between guessing and the table at low cost, s = 100; 0 if above."""
+        paper = published.table_accuracy(self.dataset, "jsam", 100.0) or 100.0
+        return max(0.0, (GUESSING + paper) / 2 - self.accuracies.get((100.0, LOW_COST), -math.inf))
+
+    @property
+    def misses(self) -> float:
+        return self.shortfall + self.lags
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """The better, the larger."""
+        return -self.shortfall, self.at_low_cost
+
+
+def best_steps(runs: Sequence[tuple[RunConfig, float]]) -> dict[tuple[str, float], Candidate]:
+    """The best learning rate for each data set and c₂, of those whose cells were all run."""
+    cells: dict[tuple[str, float, Step], dict[tuple[float, float], float]] = {}
+    for config, accuracy in runs:
+        place = (config.dataset, config.c2 or 0.0, (config.learning_rate, config.learning_rate_schedule))
+        cells.setdefault(place, {})[config.similarity, config.cost] = 100 * accuracy
+    fullest = {name: max(len(cells[place]) for place in cells if place[0] == name) for name, *_ in cells}
+    best: dict[tuple[str, float], Candidate] = {}
+    for (dataset, c2, step), accuracies in sorted(cells.items()):
+        candidate = Candidate(dataset=dataset, c2=c2, step=step, accuracies=accuracies)
+        rival = best.get((dataset, c2))
+        if len(accuracies) == fullest[dataset] and (rival is None or candidate.rank > rival.rank):
+            best[dataset, c2] = candidate
+    return best
+
+
+def best_c2(best: Mapping[tuple[str, float], Candidate]) -> float | None:
+    """The largest c₂ that serves every data set that was tuned; else the one that misses least."""
+    datasets = {dataset for dataset, _ in best}
+    common = [c2 for c2 in {c2 for _, c2 in best} if all((dataset, c2) in best for dataset in datasets)]
+    if not common:
+        return None
+    misses = {c2: sum(best[dataset, c2].misses for dataset in datasets) for c2 in common}
+    return min(common, key=lambda c2: (misses[c2], -c2))
+
+
+def best_exact(runs: Sequence[tuple[RunConfig, float]]) -> dict[str, dict[str, float]]:
+    """Clipping norm, learning rate and Q for each data set, of those whose cells were all run."""
+    cells: dict[tuple[str, float, float, float], list[float]] = {}
+    for config, accuracy in runs:
+        cells.setdefault((config.dataset, config.clip_norm, config.learning_rate, config.noise_weight), []).append(
+            accuracy
+        )
+    found: dict[str, dict[str, float]] = {}
+    for dataset in sorted({place[0] for place in cells}):
+        own = {place: values for place, values in cells.items() if place[0] == dataset}
+        full = max(map(len, own.values()))
+        whole = {place: statistics.fmean(values) for place, values in own.items() if len(values) == full}
+        _, clip_norm, rate, weight = max(sorted(whole), key=whole.__getitem__)
+        found[dataset] = {"clip_norm": clip_norm, "learning_rate": rate, "noise_weight": weight}
+    return found
+
+
+def fitting_noise_weight(places: Places) -> float | None:
+    """Q from the paper's two numbers of selected clients; None if no Q serves both, or nothing is stored."""
+    stored = read_planner("selected-clients", places)
+    both = None if stored is None else stored["noise_weight_for_both"]
+    return None if both is None else float(round(math.sqrt(both[0] * both[1])))
+
+
+def choose(places: Places) -> dict[str, Any]:
+    """Apply the rule to what is stored, write chosen.toml, and return it. What was not tuned stays as it was."""
+    before = Chosen.load(places.chosen)
+    values: dict[str, Any] = {**before.values}
+    weight = fitting_noise_weight(places)
+    if weight is not None:
+        values["noise_weight"] = weight
+    tuned = [record for record in tuning_records(places) if record.config.noise_weight == values["noise_weight"]]
+    lemma1 = dict(values.get("lemma1", {}))
+    best = best_steps(_accuracies(tuned, "lemma1"))
+    c2 = best_c2(best)
+    if c2 is not None:
+        lemma1["c2"] = c2
+        for (dataset, other), candidate in best.items():
+            if other == c2:
+                rate, schedule = candidate.step
+                lemma1[dataset] = {"learning_rate": rate, "learning_rate_schedule": schedule}
+    exact = dict(values.get("exact", {}))
+    for dataset, found in best_exact(_accuracies(tuning_records(places), "exact")).items():
+        exact[dataset] = {**exact.get(dataset, {}), **found}
+    tables = {"lemma1": lemma1, "exact": exact}
+    lacking = [
+        f"{noise} {dataset}"
+        for noise in tables
+        for dataset in published.TABLE_TOLERANCE
+        if not any(r.config.noise == noise and r.config.dataset == dataset for r in tuning_records(places))
+    ]
+    values["status"] = f"provisional for {', '.join(lacking)}" if lacking else "by the rule"
+    values = {**{k: v for k, v in values.items() if k not in tables}, **tables}
+    write_atomically(places.chosen, (_HEAD + toml_text(values)).encode())
+    return values
+
+
+def tuning_records(places: Places) -> list[Record]:
+    """Stored runs on held-out images."""
+    known = {**read_folder(places.output), **read_folder(places.results)}
+    return [record for record in known.values() if record.config.held_out]
+
+
+def grid_records(places: Places, spec_id: str) -> list[Record]:
+    """Stored runs of one tuning experiment, in its order."""
+    known = {**read_folder(places.output), **read_folder(places.results)}
+    (spec,) = load_specs(places, [spec_id])
+    runs = spec.runs(Chosen.load(places.chosen))
+    return [known[config.key] for config in runs if config.key in known]
+
+
+def _accuracies(records: Iterable[Record], noise: str) -> list[tuple[RunConfig, float]]:
+    return [
+        (record.config, float(record.result["accuracy"]))
+        for record in records
+        if record.config.noise == noise and record.config.mechanism == "jsam"
+    ]

@@ -1,0 +1,76 @@
+"""The settings that the paper does not give, in one file that every specification reads."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jsam.errors import InputError
+
+CHOSEN = "chosen"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Values by noise rule and data set: `[lemma1.mnist]` before `[lemma1]` before the top of the file."""
+
+    values: Mapping[str, Any]
+    where: str = "chosen.toml"
+
+    @classmethod
+    def load(cls, path: Path) -> Chosen:
+        try:
+            return cls(values=tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}; jsam reproduce choose writes it") from error
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"{path} is not TOML: {error}") from error
+
+    def value(self, name: str, *, noise: str, dataset: str) -> Any:
+        by_noise = self.values.get(noise, {})
+        for table in (by_noise.get(dataset, {}), by_noise, self.values):
+            if name in table:
+                return table[name]
+        raise InputError(f"{self.where} has no {name} for noise {noise!r} and data set {dataset!r}")
+
+    def resolve(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings with every "chosen" replaced by the value."""
+        noise, dataset = str(settings.get("noise")), str(settings.get("dataset"))
+        return {
+            name: self.value(name, noise=noise, dataset=dataset) if value == CHOSEN else value
+            for name, value in settings.items()
+        }
+
+
+def toml_text(values: Mapping[str, Any], heading: str = "") -> str:
+    """Nested tables of plain values as TOML (the standard library only reads it).
+
+    >>> print(toml_text({"a": 1.5, "b": {"c": "x", "d": {"e": True}}}), end="")
+    a = 1.5
+    <BLANKLINE>
+    [b]
+    c = "x"
+    <BLANKLINE>
+    [b.d]
+    e = true
+    """
+    plain = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
+    tables = {name: value for name, value in values.items() if isinstance(value, Mapping)}
+    text = f"\n[{heading}]\n" if heading else ""
+    text += "".join(f"{name} = {_toml_value(value)}\n" for name, value in plain.items())
+    prefix = f"{heading}." if heading else ""
+    return text + "".join(toml_text(table, prefix + name) for name, table in tables.items())
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml_value(item) for item in value)}]"
+    return repr(value)

@@ -1,0 +1,166 @@
+"""The figures that stored results allow. Nothing is run here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jsam.experiments import published
+from jsam.experiments.choosing import LOW_COST
+from jsam.experiments.chosen import CHOSEN
+from jsam.experiments.claims import NAMES, rank_correlations
+from jsam.experiments.results import Results
+from jsam.experiments.tabulate import Cell
+from jsam.report.paper_figures import (
+    Panel,
+    Point,
+    dearest_picture,
+    eta_picture,
+    panels_picture,
+    scatter_picture,
+    selected_picture,
+    structure_picture,
+)
+
+ACCURACY, HELD = "test accuracy (%)", "held-out accuracy (%)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure with its file's name and its caption."""
+
+    name: str
+    caption: str
+    content: bytes
+
+
+def pictures_of(results: Results) -> list[Picture]:
+    """Every figure; one without any run says so."""
+    found = []
+    for dataset, name in NAMES.items():
+        caption = f"{name}: accuracy against expected cost, Lemma 1's noise; bands: one standard deviation over seeds."
+        found.append(Picture(name=f"panels-{dataset}", caption=caption, content=_panels(results, f"panels-{dataset}")))
+    for dataset, name in NAMES.items():
+        caption = f"{name} again with the noise that every contract truly needs."
+        content = _panels(results, f"exact-{dataset}", log=True)
+        found.append(Picture(name=f"exact-{dataset}", caption=caption, content=content))
+    straggler = _straggler(results)
+    found.append(
+        Picture(
+            name="straggler",
+            caption="Accuracy as the most sensitive client sells less and less privacy.",
+            content=panels_picture([straggler], x_label="ε of one client (log scale)", y_label=ACCURACY, log=True),
+        )
+    )
+    for dataset, name in NAMES.items():
+        content = panels_picture(_tuning(results, dataset), x_label="learning rate (log scale)", y_label=HELD, log=True)
+        caption = (
+            f"{name}: held-out accuracy of JSAM against the learning rate; a dash-dotted line falls like a cosine."
+        )
+        found.append(Picture(name=f"tuning-{dataset}", caption=caption, content=content))
+    weights = _noise_weights(results)
+    if weights:
+        content = panels_picture(weights, x_label="Q (log scale)", y_label=HELD, log=True)
+        caption = "MNIST: held-out accuracy of JSAM against Q, all else as chosen."
+        found.append(Picture(name="tuning-noise-weight", caption=caption, content=content))
+    chosen = _chosen_weight(results)
+    planners: list[tuple[str, str, Callable[..., bytes]]] = [
+        ("cost-against-eta", "Expected cost against η: mean and 95% band over draws.", eta_picture),
+        ("selected-clients", "Clients that JSAM keeps.", lambda stored: selected_picture(stored, chosen)),
+        ("structure", "Selection probabilities of ten clients as η grows; dotted: 1/N.", structure_picture),
+        ("who-costs-most", "What each client costs, one draw.", dearest_picture),
+    ]
+    for name, caption, draw in planners:
+        stored = results.planner(name)
+        if stored is not None:
+            found.append(Picture(name=name, caption=caption, content=draw(stored)))
+    for dataset, name in NAMES.items():
+        groups = _bound_points(results.cells(f"panels-{dataset}"))
+        if groups:
+            content = scatter_picture(groups, x_label="loss bound (log scale)", y_label=ACCURACY)
+            caption = f"{name}: accuracy against the planner's loss bound, a dot a run."
+            found.append(Picture(name=f"bound-{dataset}", caption=caption, content=content))
+    return found
+
+
+def _panels(results: Results, spec_id: str, *, log: bool = False) -> bytes:
+    cells = results.cells(spec_id)
+    wanted = [s for s in published.SIMILARITIES if any(cell.config.similarity == s for cell in cells)]
+    panels = [
+        Panel(
+            title=f"s = {s:g}",
+            curves={
+                name: [
+                    Point(
+                        x=cell.mean("monetary_cost") or cell.config.cost, mean=cell.accuracy_mean, std=cell.accuracy_std
+                    )
+                    for cell in cells
+                    if cell.config.similarity == s and cell.config.mechanism == name
+                ]
+                for name in published.MECHANISMS
+            },
+        )
+        for s in wanted
+    ]
+    label = "expected cost (log scale)" if log else "expected cost"
+    return panels_picture(panels, x_label=label, y_label=ACCURACY, log=log)
+
+
+def _straggler(results: Results) -> Panel:
+    return Panel(
+        title="cost 10, s = 100",
+        curves={
+            name: [
+                Point(x=cell.config.straggler_epsilon or 0.0, mean=cell.accuracy_mean, std=cell.accuracy_std)
+                for cell in results.cells("straggler")
+                if cell.config.mechanism == name
+            ]
+            for name in ("usbm", "jsam")
+        },
+    )
+
+
+def _tuning(results: Results, dataset: str) -> list[Panel]:
+    """A panel for each tuned cost and similarity, a curve for each c₂ and schedule."""
+    cells = [c for c in results.cells(f"tuning-{dataset}") if c.config.noise_weight == _chosen_weight(results)]
+    panels: dict[str, dict[str, list[Point]]] = {}
+    for cell in sorted(cells, key=lambda cell: (-cell.config.similarity, cell.config.cost)):
+        c = cell.config
+        if c.cost not in (LOW_COST, published.TABLE_COST):
+            continue
+        curves = panels.setdefault(f"cost {c.cost:g}, s = {c.similarity:g}", {})
+        name = f"c₂ = {c.c2:g}{', cosine' if c.learning_rate_schedule == 'cosine' else ''}"
+        curves.setdefault(name, []).append(Point(x=c.learning_rate, mean=cell.accuracy_mean))
+    return [Panel(title=title, curves=dict(sorted(curves.items()))) for title, curves in panels.items()]
+
+
+def _noise_weights(results: Results) -> list[Panel]:
+    wanted = results.chosen.resolve(
+        {"noise": "lemma1", "dataset": "mnist", "c2": CHOSEN, "learning_rate": CHOSEN, "learning_rate_schedule": CHOSEN}
+    )
+    panels: dict[str, dict[str, list[Point]]] = {}
+    for cell in results.cells("tuning-mnist"):
+        c = cell.config
+        if all(getattr(c, name) == value for name, value in wanted.items()):
+            curves = panels.setdefault(f"s = {c.similarity:g}", {})
+            point = Point(x=c.noise_weight, mean=cell.accuracy_mean)
+            curves.setdefault(f"cost {c.cost:g}", []).append(point)
+    return [Panel(title=title, curves=curves) for title, curves in panels.items()]
+
+
+def _chosen_weight(results: Results) -> float:
+    return float(results.chosen.values["noise_weight"])
+
+
+def _bound_points(cells: Sequence[Cell]) -> dict[str, list[tuple[float, float]]]:
+    groups: dict[str, list[tuple[float, float]]] = {}
+    correlations = rank_correlations(cells)
+    for cell in cells:
+        if cell.config.similarity not in correlations:
+            continue
+        rho = correlations[cell.config.similarity][0]
+        name = f"s = {cell.config.similarity:g}, ρ = {rho:+.2f}"
+        groups.setdefault(name, []).extend(
+            (record.result["loss_bound"], 100 * record.result["accuracy"]) for record in cell.records
+        )
+    return groups

@@ -1,0 +1,44 @@
+"""Where specifications are read and results are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from jsam.errors import InputError
+
+_SPECS = Path("experiments/paper")
+_RESULTS = Path("results/paper")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Folders of a checkout. New runs go to `output`; what `results` holds already is not made again."""
+
+    home: Path
+    specs: Path
+    results: Path
+    output: Path
+
+    @classmethod
+    def of(cls, root: Path | str | None = None, output: Path | str | None = None) -> Places:
+        """The checkout at `root`; else the one that holds the working folder, or this file."""
+        starts = [Path(root)] if root is not None else [Path.cwd(), *Path.cwd().parents, Path(__file__).parents[3]]
+        home = next((start for start in starts if (start / _SPECS).is_dir()), None)
+        if home is None:
+            where = f"{starts[0]} has no folder {_SPECS}" if root is not None else f"no folder {_SPECS} was found"
+            raise InputError(f"{where}; run this in a checkout of jsam, or name one with --root")
+        results = home / _RESULTS
+        return cls(home=home, specs=home / _SPECS, results=results, output=results if output is None else Path(output))
+
+    @property
+    def chosen(self) -> Path:
+        return self.results / "chosen.toml"
+
+    @property
+    def plans(self) -> Path:
+        return self.results / "plans"
+
+    @property
+    def planner(self) -> Path:
+        return self.results / "planner"

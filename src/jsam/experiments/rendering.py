@@ -1,0 +1,134 @@
+"""Figures, a page and the generated parts of the documentation, from what is stored. Nothing is run here."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+from jsam.experiments import published
+from jsam.experiments.claims import NAMES, Claim, all_claims
+from jsam.experiments.pictures import Picture, pictures_of
+from jsam.experiments.places import Places
+from jsam.experiments.results import Results
+from jsam.experiments.spec import load_specs
+from jsam.experiments.tabulate import READABLE, Cell, readable
+from jsam.report import page
+from jsam.report.files import write_atomically
+
+LEVELS = {"mnist": (80.0, 90.0, 95.0), "cifar10": (40.0, 50.0, 60.0)}
+REACHED = ("data set", "s", "accuracy", *published.MECHANISMS)
+
+
+def render_all(places: Places, ids: Sequence[str] = ()) -> list[Path]:
+    """Write figures (those of `ids`, or all), page and documentation; return what was written."""
+    results = Results(places)
+    load_specs(places, ids)  # refuses unknown names
+    pictures = pictures_of(results)
+    claims = all_claims(results)
+    files = {
+        places.output / "figures" / f"{picture.name}.png": picture.content
+        for picture in pictures
+        if not ids or any(fnmatch(picture.name, name) for name in ids)
+    }
+    files[places.output / "index.html"] = _page(results, pictures, claims).encode()
+    document = places.home / "docs" / "reproduction.md"
+    if document.exists() and places.output == places.results:
+        files[document] = _documentation(document.read_text(encoding="utf-8"), results, claims).encode()
+    for path, content in files.items():
+        write_atomically(path, content)
+    return list(files)
+
+
+def _reached(results: Results) -> list[tuple[str, Sequence[str]]]:
+    """The least cost run at which each mechanism's mean accuracy was reached; a dash where none was."""
+    rows: list[tuple[str, Sequence[str]]] = []
+    for dataset, levels in LEVELS.items():
+        cells = results.cells(f"exact-{dataset}")
+        for similarity in dict.fromkeys(cell.config.similarity for cell in cells):
+            for level in levels:
+                costs = [_least_cost(cells, name, similarity, level) for name in published.MECHANISMS]
+                rows.append(("", (NAMES[dataset], f"{similarity:g}", f"{level:g}%", *costs)))
+    return rows
+
+
+def _least_cost(cells: Sequence[Cell], mechanism: str, similarity: float, level: float) -> str:
+    reached = [
+        cell.config.cost
+        for cell in cells
+        if (cell.config.mechanism, cell.config.similarity) == (mechanism, similarity)
+        and cell.accuracy_mean is not None
+        and cell.accuracy_mean >= level
+    ]
+    return f"{min(reached):g}" if reached else "–"
+
+
+def rows_of(results: Results, spec_id: str) -> list[list[str]]:
+    return [readable(cell.row(None)) for cell in results.cells(spec_id)]
+
+
+def _page(results: Results, pictures: Sequence[Picture], claims: Sequence[Claim]) -> str:
+    sections = [page.section("Claims", _claims_table(claims))]
+    for dataset, name in NAMES.items():
+        rows = [("", row) for row in rows_of(results, f"table-{dataset}")]
+        sections.append(page.section(f"{name} at large cost", page.table(READABLE, rows)))
+    for picture in pictures:
+        source = base64.b64encode(picture.content).decode()
+        image = f'<img alt="{picture.name}" style="width:100%" src="data:image/png;base64,{source}">'
+        sections.append(page.section(picture.caption, page.figure(image)))
+    sections.append(
+        page.section("Least cost for an accuracy, exact accounting", page.table(REACHED, _reached(results)))
+    )
+    sections.append(page.section("What is stored", page.table(("experiment", "runs", "seconds"), _stock(results))))
+    sections.append(
+        page.section("Values that the paper does not give", page.table(("name", "value"), _chosen(results)))
+    )
+    return page.page("The paper, reproduced", "Every number comes from a stored run; a dash was not run.", *sections)
+
+
+def _claims_table(claims: Sequence[Claim]) -> str:
+    rows = [("none" if c.verdict == "not run" else "", (c.source, c.statement, c.verdict, c.numbers)) for c in claims]
+    return page.table(("where", "statement", "verdict", "numbers"), rows)
+
+
+def _stock(results: Results) -> list[tuple[str, Sequence[str]]]:
+    rows: list[tuple[str, Sequence[str]]] = []
+    for spec in results.specs.values():
+        if spec.kind != "planner":
+            there, wanted = results.stored(spec.id)
+            rows.append(("", (spec.id, f"{there} of {wanted}", f"{results.seconds(spec.id):.0f}")))
+    return rows
+
+
+def _chosen(results: Results) -> list[tuple[str, Sequence[str]]]:
+    def flat(values: object, prefix: str = "") -> list[tuple[str, str]]:
+        if isinstance(values, dict):
+            return [pair for key, item in values.items() for pair in flat(item, f"{prefix} {key}".strip())]
+        return [(prefix, str(values))]
+
+    return [("", pair) for pair in flat(dict(results.chosen.values))]
+
+
+def _documentation(text: str, results: Results, claims: Sequence[Claim]) -> str:
+    """Fill what stands between <!-- name --> and <!-- end --> lines."""
+    parts: dict[str, str] = {
+        "claims": _markdown(
+            ("where", "statement", "verdict", "numbers"),
+            [(c.source, c.statement, c.verdict, c.numbers) for c in claims],
+        ),
+        "reached": _markdown(REACHED, [cells for _, cells in _reached(results)]),
+        "stock": _markdown(("experiment", "runs", "seconds"), [cells for _, cells in _stock(results)]),
+        "chosen": _markdown(("name", "value"), [cells for _, cells in _chosen(results)]),
+        **{f"table-{dataset}": _markdown(READABLE, rows_of(results, f"table-{dataset}")) for dataset in NAMES},
+    }
+    for name, content in parts.items():
+        block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        text = block.sub(lambda match, content=content: f"{match[1]}{content}{match[2]}", text)  # type: ignore[misc]
+    return text
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)

@@ -1,0 +1,128 @@
+"""All that is stored, as the tables, figures and claims need it. Nothing is run here."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from jsam.experiments.chosen import Chosen
+from jsam.experiments.economics import read_planner
+from jsam.experiments.places import Places
+from jsam.experiments.spec import Spec, load_specs
+from jsam.experiments.store import Record, read_folder
+from jsam.experiments.tabulate import Cell, cells
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A paired difference in points: its mean, its standard error and its largest value over settings.
+
+    The error is the larger of two: that of the seeds' means, since runs of one seed share their clients, and that over
+    settings, since two or three seeds may agree by chance.
+    """
+
+    mean: float
+    error: float
+    largest: float
+    seeds: int
+    settings: int
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[int, str, float]]) -> Difference | None:
+        """From (seed, setting, difference); None if there is nothing to compare."""
+        if not pairs:
+            return None
+        by_seed = _means((seed, value) for seed, _, value in pairs)
+        by_setting = _means((setting, value) for _, setting, value in pairs)
+        errors = [_error(group.values()) for group in (by_seed, by_setting) if len(group) > 1]
+        return cls(
+            mean=statistics.fmean(value for *_, value in pairs),
+            error=max(errors, default=math.inf),
+            largest=max(by_setting.values()),
+            seeds=len(by_seed),
+            settings=len(by_setting),
+        )
+
+    def __str__(self) -> str:
+        spread = "" if math.isinf(self.error) else f" ± {self.error:.1f}"
+        seeds = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
+        return f"mean {self.mean:+.1f}{spread} points, largest {self.largest:+.1f} ({self.settings} settings, {seeds})"
+
+
+def _error(values: Collection[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values))
+
+
+def _means(pairs: Any) -> dict[Any, float]:
+    groups: dict[Any, list[float]] = {}
+    for name, value in pairs:
+        groups.setdefault(name, []).append(value)
+    return {name: statistics.fmean(values) for name, values in groups.items()}
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the places hold."""
+
+    places: Places
+
+    @cached_property
+    def known(self) -> dict[str, Record]:
+        return {**read_folder(self.places.output), **read_folder(self.places.results)}
+
+    @cached_property
+    def chosen(self) -> Chosen:
+        return Chosen.load(self.places.chosen)
+
+    @cached_property
+    def specs(self) -> dict[str, Spec]:
+        return {spec.id: spec for spec in load_specs(self.places)}
+
+    @cached_property
+    def _cells(self) -> dict[str, list[Cell]]:
+        return {name: cells(spec.runs(self.chosen), self.known) for name, spec in self.specs.items()}
+
+    def cells(self, spec_id: str) -> list[Cell]:
+        """Settings of an experiment, in its order; none for one that there is no specification of."""
+        return self._cells.get(spec_id, [])
+
+    def planner(self, spec_id: str) -> dict[str, Any] | None:
+        return read_planner(spec_id, self.places)
+
+    def seconds(self, spec_id: str) -> float:
+        """The time that the stored runs of an experiment took, added up."""
+        return sum(record.result.get("seconds") or 0.0 for cell in self.cells(spec_id) for record in cell.records)
+
+    def stored(self, spec_id: str) -> tuple[int, int]:
+        """Runs there, runs wanted."""
+        found = self.cells(spec_id)
+        return sum(len(cell.records) for cell in found), sum(cell.wanted for cell in found)
+
+    def difference(
+        self,
+        spec_id: str,
+        one: str,
+        others: Sequence[str],
+        *,
+        costs: Sequence[float] | None = None,
+        similarities: Sequence[float] | None = None,
+    ) -> Difference | None:
+        """Accuracy of one mechanism minus the best of the others, for equal data, cost and seed."""
+        by_setting: dict[str, dict[str, Cell]] = {}
+        for cell in self.cells(spec_id):
+            c = cell.config
+            if (costs is None or c.cost in costs) and (similarities is None or c.similarity in similarities):
+                by_setting.setdefault(f"s = {c.similarity:g}, cost {c.cost:g}", {})[c.mechanism] = cell
+        pairs = []
+        for setting, row in by_setting.items():
+            if one not in row or any(other not in row for other in others):
+                continue
+            for seed, accuracy in row[one].accuracies.items():
+                rivals = [row[other].accuracies.get(seed) for other in others]
+                if all(rival is not None for rival in rivals):
+                    pairs.append((seed, setting, accuracy - max(rival for rival in rivals if rival is not None)))
+        return Difference.of(pairs)

@@ -1,0 +1,166 @@
+"""Making the runs that are missing, and keeping each result as soon as it is there."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import Any
+
+import numpy as np
+
+from jsam.experiments.chosen import Chosen
+from jsam.experiments.config import RunConfig
+from jsam.experiments.economics import read_planner, run_planner
+from jsam.experiments.places import Places
+from jsam.experiments.planning import Plans
+from jsam.experiments.spec import Spec
+from jsam.experiments.store import Record, append, read_folder, read_records, write_sorted
+from jsam.experiments.tasks import task_of
+from jsam.privacy import Adjacency, epsilon_of
+from jsam.training.preparation import Preparation
+from jsam.training.settings import TrainingSettings
+from jsam.training.trials import Trial, TrialResult, run_trials
+
+Told = Callable[[str], None]
+CURVE_POINTS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a call went: `left` runs are still to be made, because time was up."""
+
+    made: int
+    left: int
+    seconds: float
+
+
+def missing(configs: Iterable[RunConfig], places: Places, only: Sequence[str] = ()) -> list[RunConfig]:
+    """The runs that neither results nor output hold, of those whose name or key fits one of the patterns."""
+    known = read_folder(places.results).keys() | read_folder(places.output).keys()
+    return [
+        config
+        for config in configs
+        if config.key not in known
+        and (not only or any(fnmatch(config.name, glob) or fnmatch(config.key, glob) for glob in only))
+    ]
+
+
+def run_specs(
+    specs: Sequence[Spec],
+    places: Places,
+    *,
+    device: str = "cpu",
+    only: Sequence[str] = (),
+    limit_seconds: float = math.inf,
+    tell: Told,
+    at_once: int = 1000,
+) -> Outcome:
+    """Make what is missing, spec by spec, until all is there or time is up."""
+    began, made, left = time.perf_counter(), 0, 0
+    chosen, plans = Chosen.load(places.chosen), Plans.load(places.plans)
+    for spec in specs:
+        if spec.kind == "planner":
+            if read_planner(spec.id, places) is None:
+                tell(f"{spec.id}: computing")
+                run_planner(spec, places)
+            continue
+        wanted = missing(spec.runs(chosen), places, only)
+        done = 0
+        path = places.output / f"{spec.id}.jsonl"
+        while done < len(wanted) and time.perf_counter() - began < limit_seconds:
+            batch = wanted[done : done + at_once]
+            tell(f"{spec.id}: {len(wanted) - done} runs to make")
+            trials = [
+                Trial(contract=plans.contract(c), task=task_of(c), settings=settings_of(c, device)) for c in batch
+            ]
+            clock = _Clock(len(wanted) - done, spec.id, tell)
+            for index, result in run_trials(trials):
+                append(path, Record(config=batch[index], result=stored_result(trials[index], result, device)))
+                made, done = made + 1, done + 1
+                clock.one_more(batch[index], result)
+                if time.perf_counter() - began > limit_seconds:
+                    break
+        left += len(wanted) - done
+        if path.exists():
+            write_sorted(path, read_records(path))
+    return Outcome(made=made, left=left, seconds=time.perf_counter() - began)
+
+
+def settings_of(config: RunConfig, device: str) -> TrainingSettings:
+    return TrainingSettings(
+        rounds=config.rounds,
+        per_round=config.per_round,
+        clip_norm=config.clip_norm,
+        learning_rate=config.learning_rate,
+        learning_rate_schedule=config.learning_rate_schedule,
+        momentum=config.momentum,
+        delta=config.delta,
+        noise=config.noise,
+        c2=config.c2,
+        adjacency=config.adjacency,
+        seed=config.seed,
+        evaluate_every=max(1, config.rounds // CURVE_POINTS),
+        device=device,
+    )
+
+
+def stored_result(trial: Trial, result: TrialResult, device: str) -> dict[str, Any]:
+    """Plain numbers: of the contract, of what it truly spends, of the training."""
+    import torch
+
+    contract = trial.contract
+    drawn = Preparation.of(contract, trial.settings, trial.task.partition.sizes)
+    numbers = {
+        "loss_weight": contract.loss_weight,
+        "monetary_cost": contract.expected_cost,
+        "total_payment": contract.total_payment,
+        "num_selected": contract.num_selected,
+        "loss_bound": contract.loss_bound,
+        "largest_selection_prob": float(contract.selection_probs.max()),
+        "epsilon_sold_max": float(contract.epsilons.max()),
+        "epsilon_exact_max": spent_epsilon_max(drawn),
+        "noise_ratio": drawn.noise_ratio(trial.task.num_parameters),
+        "accuracy": result.accuracy,
+        "loss": result.loss,
+        "gradient_norm": result.gradient_norm,
+        "share_clipped": result.share_clipped,
+        "seconds": result.seconds,
+    }
+    rounded = {name: _rounded(value) for name, value in numbers.items()}
+    curve = [[done, _rounded(accuracy)] for done, accuracy in result.curve]
+    made_on = f"{device}, torch {torch.__version__}"
+    return {**rounded, "curve": curve, "diverged": result.diverged, "made_on": made_on}
+
+
+def spent_epsilon_max(drawn: Preparation) -> float:
+    """The largest ε that the exact accountant gives to any client: T_k releases are one Gaussian of μ = Δ√T_k/std."""
+    times = drawn.schedule.participations
+    some = times > 0
+    factor = Adjacency.of(drawn.settings.adjacency).factor
+    mus = factor * np.sqrt(times[some]) / drawn.noise_multipliers[some]
+    return float(epsilon_of(mus, drawn.settings.delta).max())
+
+
+def _rounded(value: float | None) -> float | None:
+    # Six digits are more than any of this is good for, and keep the files small.
+    if isinstance(value, int):
+        return value
+    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
+
+
+class _Clock:
+    """Says after each run how much longer the rest will take."""
+
+    def __init__(self, total: int, label: str, tell: Told) -> None:
+        self._total, self._label, self._tell = total, label, tell
+        self._began, self._done = time.perf_counter(), 0
+
+    def one_more(self, config: RunConfig, result: TrialResult) -> None:
+        self._done += 1
+        rest = (time.perf_counter() - self._began) / self._done * (self._total - self._done)
+        left = f"{rest / 60:.0f} min" if rest > 90 else f"{rest:.0f} s"
+        end = "diverged" if result.diverged else f"{result.accuracy:.2%}"
+        self._tell(f"{self._label} {self._done}/{self._total}: {config.name} {end}; {left} left")

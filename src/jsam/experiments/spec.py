@@ -1,0 +1,76 @@
+"""Specifications: a TOML file a figure or table, which says what to run and in which order."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from jsam.errors import InputError
+from jsam.experiments.chosen import Chosen
+from jsam.experiments.config import RunConfig
+from jsam.experiments.places import Places
+
+KINDS = ("training", "tuning", "planner")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """One experiment. `grids` come one after the other; within each, a whole sweep at one seed before the next."""
+
+    id: str
+    order: int
+    title: str
+    kind: str
+    shows: str
+    minutes: float = 0.0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    grids: Sequence[Mapping[str, Any]] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"{self.id}: kind is {self.kind!r}; it must be one of: {', '.join(KINDS)}")
+
+    @classmethod
+    def load(cls, path: Path) -> Spec:
+        try:
+            stored = tomllib.loads(path.read_text(encoding="utf-8"))
+            grids = stored.pop("grid", [])
+            return cls(id=path.stem, grids=tuple(grids), **stored)
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, TypeError) as error:
+            raise InputError(f"{path} is not a specification: {error}") from error
+
+    def runs(self, chosen: Chosen) -> list[RunConfig]:
+        """Every run once, the most wanted first; none for a planner's experiment, whose settings mean other things."""
+        if self.kind == "planner":
+            return []
+        found: dict[str, RunConfig] = {}
+        for grid in self.grids:
+            for settings in _product({**self.settings, **grid}):
+                config = RunConfig.from_dict(chosen.resolve(settings))
+                found.setdefault(config.key, config)
+        return list(found.values())
+
+
+def _product(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All combinations of the values given as lists; the seed changes last, then the lists in the order written."""
+    lists: dict[str, list[Any]] = {name: value for name, value in settings.items() if isinstance(value, list)}
+    names = sorted(lists, key=lambda name: name != "seed")
+    combinations = itertools.product(*(lists[name] for name in names))
+    return [{**settings, **dict(zip(names, values, strict=True))} for values in combinations]
+
+
+def load_specs(places: Places, ids: Sequence[str] = ()) -> list[Spec]:
+    """The specifications of these names (or patterns), or all of them, in their order."""
+    specs = sorted(map(Spec.load, places.specs.glob("*.toml")), key=lambda spec: (spec.order, spec.id))
+    for name in ids:
+        if not any(fnmatch(spec.id, name) for spec in specs):
+            known = " ".join(spec.id for spec in specs)
+            raise InputError(f"there is no experiment {name!r}; there are: {known}")
+    return [spec for spec in specs if not ids or any(fnmatch(spec.id, name) for name in ids)]

@@ -1,0 +1,147 @@
+"""Rows of results: the seeds of one setting together, the paper's numbers beside them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jsam.experiments import published
+from jsam.experiments.chosen import Chosen
+from jsam.experiments.config import RunConfig
+from jsam.experiments.economics import read_planner
+from jsam.experiments.places import Places
+from jsam.experiments.planning import Plans
+from jsam.experiments.spec import Spec
+from jsam.experiments.store import Record, read_folder
+
+COLUMNS = (
+    "dataset", "mechanism", "similarity", "noise", "c2", "loss_weight", "noise_weight", "monetary_cost",
+    "total_payment", "accuracy_mean", "accuracy_std", "seeds", "epsilon_exact_max", "paper_accuracy", "paper_cost",
+)  # fmt: skip
+
+READABLE = ("mechanism", "s", "cost", "paper's", "accuracy", "paper's", "diff.", "seeds", "exact ε")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One setting over its seeds. `wanted` counts the seeds of the specification; runs not made are missing."""
+
+    config: RunConfig
+    wanted: int
+    records: Sequence[Record]
+
+    def values(self, name: str) -> list[float]:
+        found = [record.result.get(name) for record in self.records]
+        return [float(value) for value in found if value is not None]
+
+    def mean(self, name: str) -> float | None:
+        values = self.values(name)
+        return statistics.fmean(values) if values else None
+
+    @property
+    def accuracies(self) -> dict[int, float]:
+        """Percent, by seed."""
+        return {record.config.seed: 100 * record.result["accuracy"] for record in self.records}
+
+    @property
+    def accuracy_mean(self) -> float | None:
+        return statistics.fmean(self.accuracies.values()) if self.records else None
+
+    @property
+    def accuracy_std(self) -> float | None:
+        """Over seeds; unknown for one seed."""
+        return statistics.stdev(self.accuracies.values()) if len(self.records) > 1 else None
+
+    @property
+    def paper_accuracy(self) -> float | None:
+        c = self.config
+        return published.table_accuracy(c.dataset, c.mechanism, c.similarity) if self._of_the_tables else None
+
+    @property
+    def paper_cost(self) -> float | None:
+        c = self.config
+        return published.table_cost(c.dataset, c.mechanism, c.similarity) if self._of_the_tables else None
+
+    @property
+    def _of_the_tables(self) -> bool:
+        c = self.config
+        return (c.cost, c.cost_of, c.noise) == (published.TABLE_COST, "jsam", "lemma1") and not c.held_out
+
+    def row(self, loss_weight: float | None) -> dict[str, Any]:
+        c = self.config
+        exact = self.values("epsilon_exact_max")
+        found = {
+            "dataset": c.dataset,
+            "mechanism": c.mechanism,
+            "similarity": c.similarity,
+            "noise": c.noise,
+            "c2": c.c2,
+            "loss_weight": loss_weight,
+            "noise_weight": c.noise_weight,
+            "monetary_cost": self.mean("monetary_cost"),
+            "total_payment": self.mean("total_payment"),
+            "accuracy_mean": self.accuracy_mean,
+            "accuracy_std": self.accuracy_std,
+            "seeds": len(self.records),
+            "epsilon_exact_max": max(exact) if exact else None,
+            "paper_accuracy": self.paper_accuracy,
+            "paper_cost": self.paper_cost,
+        }
+        return {name: _tidy(found[name]) for name in COLUMNS}
+
+
+def cells(configs: Sequence[RunConfig], known: Mapping[str, Record]) -> list[Cell]:
+    """The runs in groups that differ in their seed only, in the order of the specification."""
+    groups: dict[str, list[RunConfig]] = {}
+    for config in configs:
+        groups.setdefault(replace(config, seed=0).key, []).append(config)
+    return [
+        Cell(config=group[0], wanted=len(group), records=[known[c.key] for c in group if c.key in known])
+        for group in groups.values()
+    ]
+
+
+def table_rows(specs: Sequence[Spec], places: Places) -> dict[str, list[dict[str, Any]]]:
+    """Rows by experiment; a row without runs has its setting and nothing else."""
+    known = {**read_folder(places.output), **read_folder(places.results)}
+    chosen, plans = Chosen.load(places.chosen), Plans.load(places.plans)
+    return {
+        spec.id: [cell.row(plans.known_loss_weight(cell.config)) for cell in cells(spec.runs(chosen), known)]
+        for spec in specs
+        if spec.kind != "planner"
+    }
+
+
+def _tidy(value: Any) -> Any:
+    return float(f"{value:.8g}") if isinstance(value, float) else value
+
+
+def readable(row: Mapping[str, Any]) -> list[str]:
+    """A row for people; what was not run is a dash."""
+    mean, std, paper = row["accuracy_mean"], row["accuracy_std"], row["paper_accuracy"]
+    return [
+        row["mechanism"],
+        f"{row['similarity']:g}",
+        _number(row["monetary_cost"], ".4g"),
+        _number(row["paper_cost"], ".4g"),
+        _number(mean, ".2f") + ("" if std is None else f" ± {std:.2f}"),
+        _number(paper, ".2f"),
+        _number(None if mean is None or paper is None else mean - paper, "+.2f"),
+        str(row["seeds"]),
+        _number(row["epsilon_exact_max"], ".3g"),
+    ]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def progress_of(spec: Spec, places: Places) -> tuple[int, int]:
+    """How many results are stored and how many there are to be."""
+    if spec.kind == "planner":
+        return int(read_planner(spec.id, places) is not None), 1
+    known = read_folder(places.results).keys() | read_folder(places.output).keys()
+    runs = spec.runs(Chosen.load(places.chosen))
+    return sum(config.key in known for config in runs), len(runs)

@@ -1,0 +1,49 @@
+"""The task of a run: data, partition, first weights. Data sets are loaded once for all runs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from jsam.experiments.config import RunConfig
+from jsam.privacy import derived_seed, generator
+from jsam.training.data import Dataset, load_dataset
+from jsam.training.task import Task, TaskSpec
+
+HELD_OUT = 5000
+
+
+@lru_cache(maxsize=4)
+def dataset_of(name: str, held_out: bool, folder: Path | None = None) -> Dataset:
+    """The data set; with `held_out`, 5,000 training images stand in for the test set and are not trained on."""
+    if not held_out:
+        return load_dataset(name, folder)
+    whole = dataset_of(name, False, folder)
+    order = generator(0, "held out").permutation(whole.num_train)
+    kept, aside = np.sort(order[HELD_OUT:]), np.sort(order[:HELD_OUT])
+    return Dataset(
+        name=f"{name}-held-out",
+        train_inputs=whole.train_inputs[kept],
+        train_targets=whole.train_targets[kept],
+        test_inputs=whole.train_inputs[aside],
+        test_targets=whole.train_targets[aside],
+        num_classes=whole.num_classes,
+    )
+
+
+@lru_cache(maxsize=64)
+def _task(dataset: str, num_clients: int, similarity: float, seed: int, held_out: bool) -> Task:
+    from jsam.training.models import build_model
+
+    data = dataset_of(dataset, held_out)
+    spec = TaskSpec(dataset=dataset, num_clients=num_clients, similarity=similarity, seed=seed)
+    model = build_model(dataset, derived_seed(seed, "model"))
+    # Not `spec=spec`: a task on held-out images is not the one that the spec would build.
+    return Task(dataset=data, partition=spec.split(data), model=model)
+
+
+def task_of(config: RunConfig) -> Task:
+    """Runs that differ in mechanism, cost or noise only share one task."""
+    return _task(config.dataset, config.num_clients, config.similarity, config.seed, config.held_out)

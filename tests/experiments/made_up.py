@@ -1,0 +1,53 @@
+"""Stored results that nobody ran, for the real specifications: what is read from them can be known beforehand."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jsam.experiments.chosen import Chosen
+from jsam.experiments.config import RunConfig
+from jsam.experiments.places import Places
+from jsam.experiments.spec import load_specs
+from jsam.experiments.store import Record, write_sorted
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def copied_places(folder: Path) -> Places:
+    """The real specifications and chosen values, without any result."""
+    shutil.copytree(CHECKOUT / "experiments" / "paper", folder / "experiments" / "paper")
+    (folder / "results" / "paper").mkdir(parents=True)
+    shutil.copy(CHECKOUT / "results" / "paper" / "chosen.toml", folder / "results" / "paper")
+    return Places.of(folder)
+
+
+def result(accuracy: float, **changes: Any) -> dict[str, Any]:
+    return {
+        "loss_weight": 1.0,
+        "monetary_cost": 1.0,
+        "total_payment": 1.1,
+        "loss_bound": 2.0 - accuracy,
+        "gradient_norm": 1.0 - accuracy / 2,
+        "epsilon_exact_max": 7.0,
+        "accuracy": accuracy,
+        "seconds": 1.0,
+        **changes,
+    }
+
+
+def store(
+    places: Places, spec_id: str, accuracy: Callable[[RunConfig], float | None], *, runs: Sequence[RunConfig] = ()
+) -> None:
+    """Make up a result for every run of a specification for which `accuracy` gives one."""
+    (spec,) = load_specs(places, [spec_id])
+    configs = runs or spec.runs(Chosen.load(places.chosen))
+    values = [(config, accuracy(config)) for config in configs]
+    records = [
+        Record(config=config, result=result(value, monetary_cost=config.cost))
+        for config, value in values
+        if value is not None
+    ]
+    write_sorted(places.results / f"{spec_id}.jsonl", records)

@@ -1,0 +1,88 @@
+"""The rule that fixes what the paper leaves open, on made-up tuning runs."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jsam.experiments.choosing import choose
+from jsam.experiments.config import RunConfig
+from jsam.experiments.places import Places
+from tests.experiments.made_up import copied_places, store
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return copied_places(tmp_path)
+
+
+def chosen(places: Places) -> dict[str, Any]:
+    choose(places)
+    return tomllib.loads(places.chosen.read_text())
+
+
+def learns(most_c2: float, best_rate: float) -> Callable[[RunConfig], float]:
+    """Reaches the tables up to this c₂, at this learning rate only; elsewhere five points less."""
+
+    def accuracy(config: RunConfig) -> float:
+        good = (config.c2 or 0) <= most_c2 and config.learning_rate == best_rate
+        level = 0.99 if config.dataset == "mnist" else 0.77
+        return level - (0.0 if good else 0.05) - (0.1 if config.cost == 1 else 0.0)
+
+    return accuracy
+
+
+def test_the_largest_c2_that_serves_all_data_sets_is_taken(places: Places) -> None:
+    store(places, "tuning-mnist", learns(0.1, 0.2))
+    assert chosen(places)["lemma1"]["c2"] == 0.1
+    store(places, "tuning-cifar10", learns(0.03, 0.05))
+    found = chosen(places)
+    assert found["lemma1"]["c2"] == 0.03
+    assert found["lemma1"]["mnist"]["learning_rate"] == 0.2
+    assert found["lemma1"]["cifar10"]["learning_rate"] == 0.05
+
+
+def test_the_table_comes_before_the_low_cost(places: Places) -> None:
+    """A step that is better at cost 1 but misses the table loses."""
+
+    def accuracy(config: RunConfig) -> float:
+        if config.learning_rate == 0.4:
+            return 0.95
+        return 0.99 if config.cost > 1 else 0.6 + config.learning_rate
+
+    store(places, "tuning-mnist", accuracy)
+    assert chosen(places)["lemma1"]["mnist"]["learning_rate"] == 0.2
+
+
+def test_a_step_whose_cells_are_not_all_run_is_not_taken(places: Places) -> None:
+    def accuracy(config: RunConfig) -> float | None:
+        if config.learning_rate == 0.4:
+            return 0.999 if config.cost > 1 else None
+        return 0.98 if config.learning_rate == 0.1 else 0.9
+
+    store(places, "tuning-mnist", accuracy)
+    assert chosen(places)["lemma1"]["mnist"]["learning_rate"] == 0.1
+
+
+def test_exact_accounting_takes_the_best_mean(places: Places) -> None:
+    store(places, "tuning-exact-mnist", lambda c: 0.9 if (c.clip_norm, c.learning_rate) == (0.3, 3.0) else 0.5)
+    found = chosen(places)
+    assert found["exact"]["mnist"]["clip_norm"] == 0.3
+    assert found["exact"]["mnist"]["learning_rate"] == 3.0
+    assert "provisional for lemma1 mnist" in str(found["status"])
+
+
+def test_q_is_the_middle_of_those_that_fit_both_points(places: Places) -> None:
+    before = chosen(places)["noise_weight"]
+    places.planner.mkdir()
+    stored = {"noise_weight_for_both": [4.0, 16.0]}
+    (places.planner / "selected-clients.json").write_text(json.dumps(stored))
+    assert chosen(places)["noise_weight"] == 8.0
+    (places.planner / "selected-clients.json").write_text(json.dumps({"noise_weight_for_both": None}))
+    assert chosen(places)["noise_weight"] == 8.0
+    assert before == 9.0

@@ -1,0 +1,209 @@
+"""Sweeps: what is there is not made again, a kill loses nothing, results of several machines merge."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jsam.errors import InputError
+from jsam.experiments import running
+from jsam.experiments.__main__ import main
+from jsam.experiments.chosen import Chosen
+from jsam.experiments.config import RunConfig
+from jsam.experiments.places import Places
+from jsam.experiments.planning import Plans
+from jsam.experiments.running import missing, run_specs, settings_of, spent_epsilon_max
+from jsam.experiments.spec import Spec, load_specs
+from jsam.experiments.store import append, merge, read_folder, read_records
+from jsam.experiments.tabulate import COLUMNS, table_rows
+from jsam.experiments.tasks import task_of
+from jsam.training.preparation import Preparation
+from jsam.training.trials import Trial, run_trials
+
+
+def runs_of(places: Places) -> list[RunConfig]:
+    (spec,) = load_specs(places)
+    return spec.runs(Chosen.load(places.chosen))
+
+
+def make(places: Places, **options: Any) -> running.Outcome:
+    return run_specs(load_specs(places), places, tell=lambda line: None, **options)
+
+
+def test_a_whole_sweep_at_one_seed_comes_before_the_next(places: Places) -> None:
+    runs = runs_of(places)
+    assert [config.seed for config in runs] == [0] * 4 + [1] * 4
+    assert [config.similarity for config in runs[:4]] == [100, 100, 0, 0]
+    assert runs[0].c2 == 0.1
+    assert runs[0].noise_weight == 9
+
+
+def test_a_key_is_that_of_the_configuration_and_of_nothing_else(places: Places) -> None:
+    first = runs_of(places)[0]
+    assert RunConfig.from_dict(json.loads(json.dumps(first.as_dict()))).key == first.key
+    assert dataclasses.replace(first, cost=5).key == dataclasses.replace(first, cost=5.0).key
+    replace = dataclasses.replace
+    changed = [replace(first, seed=7), replace(first, c2=0.2), replace(first, rounds=5)]
+    assert len({first.key, *(config.key for config in changed)}) == 4
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was(places: Places) -> None:
+    stopped = make(places, limit_seconds=0.0001, only=["*seed0"])
+    assert stopped.made + stopped.left == 4
+    rest = make(places)
+    assert stopped.made + rest.made == 8
+    assert make(places).made == 0
+    keys = {config.key for config in runs_of(places)}
+    assert read_folder(places.results).keys() == keys
+
+
+def test_runs_are_chosen_by_name(places: Places) -> None:
+    assert len(missing(runs_of(places), places, ["*/bbm-5/*"])) == 4
+    assert len(missing(runs_of(places), places, ["*/s0/*", "*seed1*"])) == 6
+
+
+def test_results_of_two_machines_merge_to_the_same_file_in_either_order(places: Places, tmp_path: Path) -> None:
+    parts = []
+    for name, only in (("one", "*seed0"), ("two", "*seed1")):
+        part = dataclasses.replace(places, output=tmp_path / name)
+        make(part, only=[only])
+        parts.append(part.output)
+    files = []
+    for name, order in (("a", parts), ("b", parts[::-1])):
+        target = tmp_path / name
+        assert [merge(part, target) for part in order] == [(4, 0), (4, 0)]
+        assert merge(order[0], target) == (0, 4)
+        files.append((target / "small.jsonl").read_bytes())
+    assert files[0] == files[1]
+
+
+def test_a_line_cut_short_by_a_kill_is_dropped_and_made_again(places: Places) -> None:
+    make(places, only=["*seed0"])
+    path = places.results / "small.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    records = list(read_records(path))
+    assert len(records) == 3
+    append(path, records[0])
+    assert len(list(read_records(path))) == 4
+    assert make(places, only=["*seed0"]).made == 1
+    path.write_text('{"key": "x"}\n' + path.read_text())
+    with pytest.raises(InputError, match="line 1"):
+        list(read_records(path))
+
+
+def test_rows_have_the_promised_columns_and_missing_runs_show_as_missing(places: Places) -> None:
+    make(places, only=["*/jsam/*"])
+    rows = table_rows(load_specs(places), places)["small"]
+    assert all(tuple(row) == COLUMNS for row in rows)
+    by_name = {(row["mechanism"], row["similarity"]): row for row in rows}
+    made, lacking = by_name["jsam", 100.0], by_name["bbm-5", 100.0]
+    assert made["seeds"] == 2
+    assert 0 <= made["accuracy_mean"] <= 100
+    assert made["epsilon_exact_max"] > 0
+    assert lacking["seeds"] == 0
+    assert lacking["accuracy_mean"] is None
+
+
+def test_the_exact_epsilon_beside_lemma1_is_the_accountants(places: Places) -> None:
+    """Under the exact rule nobody spends more than was sold; under Lemma 1 with a small c₂ somebody does."""
+    config = runs_of(places)[0]
+    plans = Plans.load(places.plans)
+    spent = {}
+    for noise, c2 in (("exact", None), ("lemma1", 0.1)):
+        changed = dataclasses.replace(config, noise=noise, c2=c2)
+        contract = plans.contract(changed)
+        drawn = Preparation.of(contract, settings_of(changed, "cpu"), task_of(changed).partition.sizes)
+        spent[noise] = spent_epsilon_max(drawn)
+        taking_part = drawn.schedule.participations > 0
+        sold = float(contract.epsilons[taking_part].max())
+        if noise == "exact":
+            assert spent[noise] == pytest.approx(sold, rel=1e-4)
+            assert spent[noise] <= sold
+    assert spent["lemma1"] > 2 * spent["exact"]
+
+
+def test_mechanisms_of_a_seed_face_the_same_clients(places: Places) -> None:
+    plans = Plans.load(places.plans)
+    jsam, bbm = runs_of(places)[:2]
+    assert np.array_equal(plans.contract(jsam).sensitivities, plans.contract(bbm).sensitivities)
+    assert task_of(jsam) is task_of(bbm)
+    assert plans.contract(bbm).num_selected == 5
+
+
+def test_a_straggler_stays_under_usbm_and_is_dropped_by_jsam(places: Places) -> None:
+    plans = Plans.load(places.plans)
+    config = dataclasses.replace(runs_of(places)[0], straggler_epsilon=1e-4)
+    last = int(np.argmax(plans.contract(config).sensitivities))
+    usbm = plans.contract(dataclasses.replace(config, mechanism="usbm", cost_of="usbm"))
+    assert usbm.epsilons[last] == 1e-4
+    assert usbm.selection_probs[last] == pytest.approx(0.1)
+    jsam = plans.contract(config)
+    assert jsam.selection_probs[last] == 0
+    assert jsam.selection_probs.sum() == pytest.approx(1)
+
+
+def test_a_run_that_diverges_is_a_result(places: Places) -> None:
+    config = dataclasses.replace(runs_of(places)[0], learning_rate=1e38, rounds=6)
+    task = task_of(config)
+    trial = Trial(contract=Plans.load(places.plans).contract(config), task=task, settings=settings_of(config, "cpu"))
+    before = {name: value.clone() for name, value in task.model.state_dict().items()}
+    ((index, result),) = list(run_trials([trial]))
+    assert index == 0
+    assert result.diverged
+    assert result.accuracy == 0.1
+    assert all(bool((before[name] == value).all()) for name, value in task.model.state_dict().items())
+    stored = running.stored_result(trial, result, "cpu")
+    assert json.loads(json.dumps(stored, allow_nan=False))["diverged"] is True
+
+
+def test_the_plain_entry_plans_runs_lists_and_tabulates(
+    places: Places, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--root", str(tmp_path)]
+    assert main(["plan", "small", *where]) == 0
+    assert (places.plans / "loss-weights.json").exists()
+    assert main(["run", "small", "--only", "*seed0", *where]) == 0
+    assert main(["list", *where]) == 0
+    assert "4 of    8 runs" in capsys.readouterr().out
+    assert main(["table", "small", *where]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["seeds"] for row in rows] == [1] * 4
+    assert main(["run", "no-such", *where]) == 2
+    assert "there are: small" in capsys.readouterr().err
+
+
+def test_stored_plans_are_used_and_not_found_again(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = runs_of(places)
+    Plans.load(places.plans).prepare(runs, tell=lambda line: None)
+    monkeypatch.setattr("jsam.experiments.planning.loss_weight_for_budget", lambda *_, **__: math.nan)
+    monkeypatch.setattr("jsam.experiments.planning._local_losses", lambda *_: [])
+    plans = Plans.load(places.plans)
+    contracts = [plans.contract(config) for config in runs]
+    assert all(contract.expected_cost > 0 for contract in contracts)
+
+
+def test_a_specification_with_an_unknown_setting_is_refused() -> None:
+    spec = Spec(id="x", order=1, title="", kind="training", shows="", grids=[{"colour": "red"}])
+    with pytest.raises(InputError, match="colour"):
+        spec.runs(Chosen(values={}))
+
+
+def test_the_plain_entry_imports_numpy_scipy_and_torch_alone() -> None:
+    """A machine with an accelerator may have nothing else."""
+    program = """
+import sys
+import jsam.experiments.__main__, jsam.experiments.running, jsam.experiments.tabulate, jsam.experiments.choosing
+known = {"typer", "rich", "click", "pydantic", "sklearn", "dp_accounting", "opacus", "matplotlib", "plotly", "PIL"}
+print(sorted(known & {name.partition(".")[0] for name in sys.modules}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
