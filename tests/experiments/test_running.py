@@ -161,7 +161,7 @@ def test_a_run_that_diverges_is_a_result(places: Places) -> None:
     assert result.diverged
     assert result.accuracy == 0.1
     assert all(bool((before[name] == value).all()) for name, value in task.model.state_dict().items())
-    stored = running.stored_result(trial, result, "cpu")
+    stored = running.stored_result(trial, result)
     assert json.loads(json.dumps(stored, allow_nan=False))["diverged"] is True
 
 

@@ -84,6 +84,7 @@ def run(
     ids: Ids = None,
     *,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16; the latter two on cuda.")] = "fp32",
     only: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Only runs whose name or key fits, as in '*/jsam/*seed0'.")
     ] = None,
@@ -98,7 +99,9 @@ def run(
     from jsam.experiments.running import run_specs
 
     specs, places = _opened(ids, root, output)
-    outcome = run_specs(specs, places, device=device, only=only or (), limit_seconds=limit_seconds, tell=say)
+    outcome = run_specs(
+        specs, places, device=device, precision=precision, only=only or (), limit_seconds=limit_seconds, tell=say
+    )
     say(f"{outcome.made} runs made in {outcome.seconds:.0f} s, {outcome.left} left")
 
 

@@ -62,7 +62,13 @@ def _run(specs: list[Spec], places: Places, given: argparse.Namespace) -> int:
     from jsam.experiments.running import run_specs
 
     outcome = run_specs(
-        specs, places, device=given.device, only=given.only, limit_seconds=given.limit_seconds, tell=say
+        specs,
+        places,
+        device=given.device,
+        precision=given.precision,
+        only=given.only,
+        limit_seconds=given.limit_seconds,
+        tell=say,
     )
     say(f"{outcome.made} runs made in {outcome.seconds:.0f} s, {outcome.left} left")
     return 0
@@ -103,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--no-losses", action="store_true", help="leave the losses to the machine that trains")
         if name == "run":
             command.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+            command.add_argument("--precision", default="fp32", help="fp32, tf32 or bf16 (the latter two on cuda)")
             command.add_argument("--only", action="append", default=[], metavar="GLOB", help="runs by name or key")
             command.add_argument("--limit-seconds", type=float, default=math.inf, help="stop after this time")
     command = commands.add_parser("merge", help="bring in results from another machine")

@@ -53,6 +53,7 @@ def run_specs(
     places: Places,
     *,
     device: str = "cpu",
+    precision: str = "fp32",
     only: Sequence[str] = (),
     limit_seconds: float = math.inf,
     tell: Told,
@@ -74,11 +75,12 @@ def run_specs(
             batch = wanted[done : done + at_once]
             tell(f"{spec.id}: {len(wanted) - done} runs to make")
             trials = [
-                Trial(contract=plans.contract(c), task=task_of(c), settings=settings_of(c, device)) for c in batch
+                Trial(contract=plans.contract(c), task=task_of(c), settings=settings_of(c, device, precision))
+                for c in batch
             ]
             clock = _Clock(len(wanted) - done, spec.id, tell)
             for index, result in run_trials(trials):
-                append(path, Record(config=batch[index], result=stored_result(trials[index], result, device)))
+                append(path, Record(config=batch[index], result=stored_result(trials[index], result)))
                 made, done = made + 1, done + 1
                 clock.one_more(batch[index], result)
                 if time.perf_counter() - began > limit_seconds:
@@ -89,7 +91,8 @@ def run_specs(
     return Outcome(made=made, left=left, seconds=time.perf_counter() - began)
 
 
-def settings_of(config: RunConfig, device: str) -> TrainingSettings:
+def settings_of(config: RunConfig, device: str, precision: str = "fp32") -> TrainingSettings:
+    every = max(1, config.rounds // CURVE_POINTS)
     return TrainingSettings(
         rounds=config.rounds,
         per_round=config.per_round,
@@ -102,12 +105,14 @@ def settings_of(config: RunConfig, device: str) -> TrainingSettings:
         c2=config.c2,
         adjacency=config.adjacency,
         seed=config.seed,
-        evaluate_every=max(1, config.rounds // CURVE_POINTS),
+        evaluate_every=every,
+        checkpoint_every=every,
         device=device,
+        precision=precision,
     )
 
 
-def stored_result(trial: Trial, result: TrialResult, device: str) -> dict[str, Any]:
+def stored_result(trial: Trial, result: TrialResult) -> dict[str, Any]:
     """Plain numbers: of the contract, of what it truly spends, of the training."""
     import torch
 
@@ -131,7 +136,7 @@ def stored_result(trial: Trial, result: TrialResult, device: str) -> dict[str, A
     }
     rounded = {name: _rounded(value) for name, value in numbers.items()}
     curve = [[done, _rounded(accuracy)] for done, accuracy in result.curve]
-    made_on = f"{device}, torch {torch.__version__}"
+    made_on = f"{trial.settings.device}, {trial.settings.precision}, torch {torch.__version__}"
     return {**rounded, "curve": curve, "diverged": result.diverged, "made_on": made_on}
 
 

@@ -73,7 +73,7 @@ def run_trials(
 
 def _slots_for(trial: Trial) -> int:
     """Large models fill a device by themselves, and take much of its memory."""
-    return 10 if trial.task.num_parameters < 100_000 else 2
+    return 5 if trial.task.num_parameters < 100_000 else 2
 
 
 class _Run:

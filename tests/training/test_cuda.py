@@ -1,0 +1,196 @@
+"""The engine on CUDA against the plain paths; every test needs a GPU and is skipped without one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jsam import USBM, Contract, Market, plan
+from jsam.mechanism.priors import UniformPrior
+from tests.conftest import require
+
+torch = require("torch", extra="train")
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
+
+from torch import nn  # noqa: E402
+
+from jsam.training import TaskSpec, TrainingSettings, resume, train  # noqa: E402
+from jsam.training.clipping import (  # noqa: E402
+    ClientBatch,
+    ClippingEngine,
+    reference_clipped_sum,
+    sample_weights,
+)
+from jsam.training.clipping.fused import FusedClipping  # noqa: E402
+from jsam.training.clipping.layers import RULES  # noqa: E402
+from jsam.training.clipping.precision import PRECISIONS, Precision, arithmetic  # noqa: E402
+from jsam.training.clipping.worker import Worker  # noqa: E402
+from jsam.training.models import build_model  # noqa: E402
+from jsam.training.trials import Trial, run_trials  # noqa: E402
+
+CUDA = torch.device("cuda")
+TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 6e-2}
+
+
+def odd_model() -> nn.Sequential:
+    """Strides, dilation, uneven kernels, a pool with overlap, channels that fill no tile."""
+    return nn.Sequential(
+        nn.Conv2d(3, 20, (3, 5), stride=(2, 1), padding=(1, 2)),
+        nn.Tanh(),
+        nn.MaxPool2d(3, stride=2),
+        nn.Conv2d(20, 37, 3, dilation=2, padding=2),
+        nn.ReLU(),
+        nn.Conv2d(37, 16, 1),
+        nn.GroupNorm(4, 16),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.LazyLinear(10),
+    )
+
+
+def a_model(name: str) -> tuple[nn.Module, tuple[int, ...]]:
+    torch.manual_seed(3)
+    if name == "odd":
+        model = odd_model()
+        model(torch.zeros(2, 3, 17, 15))
+        return model.to(CUDA), (3, 17, 15)
+    return build_model(name, 3).to(CUDA), {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "digits": (1, 8, 8)}[name]
+
+
+def some_clients(shape: tuple[int, ...], sizes: list[int]) -> list[ClientBatch]:
+    source = torch.Generator().manual_seed(4)
+    patterns = torch.randn(10, *shape, generator=source)
+    found = []
+    for size in sizes:
+        labels = torch.randint(0, 10, (size,), generator=source)
+        images = patterns[labels] + 0.5 * torch.randn(size, *shape, generator=source)
+        found.append(ClientBatch(inputs=images.to(CUDA), targets=labels.to(CUDA), multiplicity=1))
+    return found
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "odd"])
+def test_a_round_agrees_with_the_reference_path(name: str, precision: Precision) -> None:
+    model, shape = a_model(name)
+    sizes = [40, 24, 33]
+    clients = some_clients(shape, sizes)
+    with arithmetic("fp32", CUDA):
+        expected = reference_clipped_sum(model, clients, clip_norm=1.0, per_round=3)
+    engine = ClippingEngine(model, clip_norm=1.0, precision=precision)
+    inputs, targets = (torch.cat([getattr(c, key) for c in clients]) for key in ("inputs", "targets"))
+    found = engine.clipped_sum(inputs, targets, sample_weights(sizes, [1, 1, 1], 3, device=CUDA))
+    assert engine.path == "fused"
+    assert float((found.gradient - expected).norm() / expected.norm()) < TOLERANCE[precision]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "odd"])
+def test_the_clipped_norm_keeps_its_bound_at_every_precision(name: str, precision: Precision) -> None:
+    model, shape = a_model(name)
+    (client,) = some_clients(shape, [60])
+    norms = ClippingEngine(model, clip_norm=1.0).clipped_sum(*client[:2], torch.ones(60, device=CUDA)).norms
+    engine = ClippingEngine(model, clip_norm=float(norms.min()) / 3, precision=precision)
+    for i in range(0, 60, 2):
+        weights = torch.tensor([1.0, 0.0], device=CUDA)
+        alone = engine.clipped_sum(client.inputs[i : i + 2], client.targets[i : i + 2], weights).gradient
+        assert float(alone.double().norm()) <= engine.clip_norm * (1 + 1e-6)
+
+
+def test_kernels_agree_with_the_plain_rules() -> None:
+    """The same engine with every kernel of ours taken out."""
+    model, shape = a_model("odd")
+    (client,) = some_clients(shape, [50])
+    engine = ClippingEngine(model, clip_norm=0.7)
+    weights = torch.rand(50, device=CUDA)
+    quick = engine.clipped_sum(*client[:2], weights)
+    fused: FusedClipping = engine._fused
+    fused._workers = [Worker({name: module for module, name in fused._names.items()}, RULES)]
+    fused._forward = None
+    plain = engine.clipped_sum(*client[:2], weights)
+    assert float((quick.gradient - plain.gradient).norm() / plain.gradient.norm()) < 1e-5
+    assert float((quick.norms / plain.norms - 1).abs().max()) < 1e-5
+
+
+def a_contract(epsilon_scale: float = 300.0) -> Contract:
+    reports = np.random.default_rng(5).uniform(0.05, 1.0, 12)
+    market = Market(sensitivities=reports, prior=UniformPrior(bottom=0, top=1))
+    return plan(market, USBM(loss_weight=epsilon_scale), payments=False)
+
+
+def some_settings(**changes: object) -> TrainingSettings:
+    base = TrainingSettings(
+        rounds=30, per_round=4, learning_rate=0.2, momentum=0.5, evaluate_every=7, checkpoint_every=10, device="cuda"
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def digits(seed: int = 0, scheme: str = "similarity") -> TaskSpec:
+    if scheme == "dirichlet":
+        return TaskSpec(dataset="digits", num_clients=12, scheme="dirichlet", alpha=1.0, seed=seed)
+    return TaskSpec(dataset="digits", num_clients=12, similarity=50.0, seed=seed)
+
+
+@pytest.mark.parametrize("scheme", ["similarity", "dirichlet"])
+def test_replayed_rounds_train_as_the_cpu_does(tmp_path: Path, scheme: str) -> None:
+    """Noise differs between devices, so it is made negligible; clients of equal and of unequal size."""
+    contract = a_contract(1e12)
+    curves = []
+    for device in ("cpu", "cuda"):
+        settings = some_settings(device=device, noise="lemma1", c2=1e-9, delta=1e-5)
+        train(contract, digits(scheme=scheme).build(), settings, tmp_path / device)
+        lines = (tmp_path / device / "metrics.jsonl").read_text().splitlines()
+        curves.append([json.loads(line) for line in lines])
+    for cpu, cuda in zip(*curves, strict=True):
+        assert cpu.keys() == cuda.keys()
+        for name in ("train_loss", "gradient_norm", "mean_sample_norm", "accuracy", "loss"):
+            if name in cpu:
+                assert cuda[name] == pytest.approx(cpu[name], rel=2e-3, abs=2e-3), name
+
+
+def test_a_run_repeats_bit_for_bit_and_resumes_so(tmp_path: Path) -> None:
+    whole = train(a_contract(), digits().build(), some_settings(), tmp_path / "whole")
+    again = train(a_contract(), digits().build(), some_settings(), tmp_path / "again")
+    assert whole.accuracy == again.accuracy
+    models = [torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("whole", "again")]
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(record: dict[str, object]) -> None:
+        if record["round"] == 17:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        train(a_contract(), digits().build(), some_settings(), tmp_path / "broken", progress=stop)
+    resume(tmp_path / "broken")
+    models.append(torch.load(tmp_path / "broken" / "model.pt", weights_only=True))
+    for other in models[1:]:
+        assert all(torch.equal(models[0][name], other[name]) for name in models[0])
+    ledgers = [(tmp_path / name / "ledger.jsonl").read_bytes() for name in ("whole", "broken")]
+    assert ledgers[0] == ledgers[1]
+
+
+def test_trials_side_by_side_give_what_single_runs_give(tmp_path: Path) -> None:
+    trials, expected = [], []
+    for seed in range(5):
+        task = digits(seed).build()
+        settings = some_settings(seed=seed)
+        trials.append(Trial(contract=a_contract(), task=task, settings=settings))
+        expected.append(train(a_contract(), digits(seed).build(), settings, tmp_path / str(seed)).accuracy)
+    found = dict(run_trials(trials, at_once=3))
+    assert [found[i].accuracy for i in range(5)] == expected
+
+
+def test_a_run_that_diverges_stops_and_says_so(tmp_path: Path) -> None:
+    from jsam.training.errors import TrainingStoppedError
+
+    with pytest.raises(TrainingStoppedError, match="round"):
+        train(a_contract(), digits().build(), some_settings(learning_rate=1e30), tmp_path / "run")
+    trial = Trial(contract=a_contract(), task=digits().build(), settings=some_settings(learning_rate=1e30))
+    ((_, result),) = list(run_trials([trial]))
+    assert result.diverged
