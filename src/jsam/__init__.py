@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from jsam.errors import InputError, JsamError
 
 if TYPE_CHECKING:
+    from jsam import mechanism as mechanism
     from jsam.mechanism.audit import AuditReport, audit
     from jsam.mechanism.budgeting import BudgetPlan, loss_weight_for_budget
     from jsam.mechanism.contract import Contract
