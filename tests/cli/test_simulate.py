@@ -122,6 +122,7 @@ def test_tensorboard_files_are_written_if_asked_for(tmp_path: Path) -> None:
         ([*ECONOMY, "--clients", "nobody.csv"], "cannot read nobody.csv"),
         ([*ECONOMY, "--scheme", "dirichlet"], "alpha"),
         ([*ECONOMY, "--model", "transformer"], "model 'transformer' is unknown"),
+        ([*ECONOMY, "--model", "cifar10"], "model 'cifar10' does not take the 1x8x8 examples of data set digits"),
         ([], "--loss-weight"),
         (["--contract", "nothing.json"], "nothing.json cannot be read"),
     ],
