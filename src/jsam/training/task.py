@@ -95,6 +95,8 @@ class TaskSpec:
         return Task(dataset=dataset, partition=split, model=model, spec=self)
 
     def split(self, dataset: Dataset, folder: Path | str | None = None) -> Partition:
+        if self.scheme == "writer" and dataset.name != "mnist":
+            raise InputError(f"scheme 'writer' is for mnist, whose writers are known; the data set is {dataset.name}")
         similarity = 100.0 if self.scheme == "similarity" and self.similarity is None else self.similarity
         return partition(
             dataset.train_targets,
