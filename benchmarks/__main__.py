@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import sys
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import scipy
-from rich.console import Console
-from rich.table import Table
-
-import jsam
+from benchmarks.output import print_table, store
 from benchmarks.planner import BENCHMARKS
 from benchmarks.timing import Row
+
+PACKAGES = ("numpy", "scipy", "jsam")
 
 
 def main() -> None:
@@ -36,58 +27,15 @@ def main() -> None:
     for name in options.only or BENCHMARKS:
         print(f"… {name}", file=sys.stderr, flush=True)
         results[name] = BENCHMARKS[name]()
-    _print(results)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(_stored(results), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _print(results: dict[str, list[Row]]) -> None:
-    table = Table(
+    print_table(
+        results,
         title="Timings: median wall time, processor time in brackets",
-        caption="The ratio is to the peer, or to the bar where that is an absolute number.",
+        command="python -m benchmarks --only",
+        packages=PACKAGES,
+        left_out=lambda name: "the command is not installed",
     )
-    for heading in ("ratio", "what", "bar", "bar is", "measured", "python -m benchmarks --only"):
-        table.add_column(heading, justify="right" if heading == "ratio" else "left", overflow="fold")
-    for name, rows in results.items():
-        if not rows:
-            table.add_row("", f"{name}: left out, the command is not installed", "", "", "", name)
-        for row in rows:
-            mark = "met" if row.met else "MISSED"
-            table.add_row(f"{row.ratio:,.3g}", row.what, row.bar, mark, row.measured, name)
-        table.add_section()
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(table)
-    machine = _machine()
-    console.print(f"{machine['cpu']}, {machine['cores']} cores, load {machine['load']}; {machine['versions']}")
-
-
-def _machine() -> dict[str, Any]:
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        models = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
-        cpu = models[0] if models else cpu
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "load": [round(x, 2) for x in os.getloadavg()],
-        "versions": {
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "scipy": scipy.__version__,
-            "jsam": jsam.__version__,
-        },
-    }
-
-
-def _stored(results: dict[str, list[Row]]) -> dict[str, Any]:
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python", "-m", "benchmarks", *sys.argv[1:]]),
-        **_machine(),
-        "results": {name: [asdict(row) for row in rows] for name, rows in results.items()},
-    }
+    if options.json is not None:
+        store(results, options.json, module="benchmarks", packages=PACKAGES)
 
 
 if __name__ == "__main__":

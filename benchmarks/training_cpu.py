@@ -1,172 +1,62 @@
 """A round of clipped gradients on the CPU, against the usual ways to compute it and against a non-private step.
 
-    python -m benchmarks.training_cpu [--quick] [--threads 2] [--repeats 7]
+    python -m benchmarks.training_cpu [--quick] [--threads 2] [--repeats 7] [--json FILE]
 
 All run in one process on the same random batch (its content does not matter for speed), repetitions interleaved, so
-that a slow moment of the machine falls on everyone. Times are medians, minima beside them. Memory is the growth of the
-peak resident size during one round, each in a process of its own whose allocator keeps nothing in reserve.
+that a slow moment of the machine falls on everyone. Flower runs beside, and answers round by round. Times are medians,
+minima beside them.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
-import os
-import platform
 import random
 import statistics
-import subprocess
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor, nn
 
-from jsam.training.clipping import ClippingEngine, cross_entropy, sample_weights
-from jsam.training.clipping.per_sample import vectorised
-from jsam.training.models import build_model
-
-CLIP_NORM = 1.0
-CHUNKS = {"mnist": (300, 600, 1200), "cifar10": (25, 50, 100)}
-BARS = {"mnist": 1.5, "cifar10": 1.6}
-# Freed tensors go back to the system at once, so that memory in use is measured and not what the heap holds in reserve.
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One model, and a round of equal clients for it."""
-
-    model: str
-    shape: tuple[int, int, int]
-    clients: int
-    samples: int
-    timed_clients: int
-    """Clients that are timed where they go one by one, all alike; their time is scaled up."""
-
-    def part(self, clients: int) -> Case:
-        return dataclasses.replace(self, clients=clients, timed_clients=clients)
-
-    def data(self) -> tuple[Tensor, Tensor]:
-        generator = torch.Generator().manual_seed(0)
-        n = self.clients * self.samples
-        return torch.randn(n, *self.shape, generator=generator), torch.randint(0, 10, (n,), generator=generator)
-
-    def weights(self) -> Tensor:
-        return sample_weights([self.samples] * self.clients, [1] * self.clients, self.clients)
-
-
-FULL = (
-    Case(model="mnist", shape=(1, 28, 28), clients=10, samples=600, timed_clients=10),
-    Case(model="cifar10", shape=(3, 32, 32), clients=10, samples=500, timed_clients=2),
+from benchmarks.flower_peer import NEEDS, flower_simulation, installed
+from benchmarks.memory import measurable, memory_rows
+from benchmarks.output import print_table, store
+from benchmarks.rounds import (
+    CHUNKS,
+    FULL,
+    LAYOUTS,
+    QUICK,
+    Case,
+    Run,
+    many_small_clients,
+    non_private,
+    our_whole_round,
+    ours,
+    per_client_func,
+    per_client_opacus,
+    population,
 )
-QUICK = (
-    Case(model="mnist", shape=(1, 28, 28), clients=10, samples=120, timed_clients=10),
-    Case(model="cifar10", shape=(3, 32, 32), clients=10, samples=20, timed_clients=2),
-)
+from benchmarks.timing import Row, readable
+from jsam.privacy import noise_multiplier
+
+PACKAGES = ("jsam", "torch", "numpy", "opacus", "flwr", "ray")
+MOST_OF_NON_PRIVATE = {"mnist": 1.5, "cifar10": 1.6}
+OURS, MANY = "ours", "many small clients"
+OPACUS, FUNC = "Opacus, client by client", "torch.func, client by client"
+Times = Mapping[str, list[float]]
 
 
-def ours(case: Case, chunk: int | None = None) -> Callable[[], object]:
-    engine = ClippingEngine(build_model(case.model, 0), clip_norm=CLIP_NORM, chunk_size=chunk or "auto")
-    images, labels = case.data()
-    weights = case.weights()
-    return lambda: engine.clipped_sum(images, labels, weights).gradient
-
-
-def clipped_mean(gradients: Tensor) -> Tensor:
-    norms = torch.linalg.vector_norm(gradients, dim=1)
-    return torch.clamp(CLIP_NORM / (norms + 1e-6), max=1.0) @ gradients / len(gradients)
-
-
-def per_client_func(case: Case) -> Callable[[], object]:
-    compute = vectorised(build_model(case.model, 0), cross_entropy)
-    images, labels = case.data()
-
-    def run() -> Tensor:
-        pairs = zip(torch.split(images, case.samples), torch.split(labels, case.samples), strict=True)
-        return sum((clipped_mean(compute(x, y)[0]) for x, y in pairs), torch.zeros(())) / case.clients
-
-    return run
-
-
-def per_client_opacus(case: Case) -> Callable[[], object]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from opacus.grad_sample import GradSampleModule  # type: ignore[import-untyped]
-
-        model = GradSampleModule(build_model(case.model, 0), loss_reduction="sum")
-    images, labels = case.data()
-    parameters = list(model.parameters())
-
-    def run() -> list[Tensor]:
-        totals = [torch.zeros_like(parameter) for parameter in parameters]
-        for x, y in zip(torch.split(images, case.samples), torch.split(labels, case.samples), strict=True):
-            torch.autograd.backward(cross_entropy(model(x), y).sum())
-            found: list[Tensor] = [parameter.__dict__["grad_sample"] for parameter in parameters]
-            norms = torch.stack([piece.flatten(1).norm(dim=1) for piece in found], dim=1).norm(dim=1)
-            factors = (CLIP_NORM / (norms + 1e-6)).clamp(max=1.0) / (case.samples * case.clients)
-            for total, piece in zip(totals, found, strict=True):
-                total += torch.einsum("i,i...", factors, piece)
-            model.zero_grad()
-        return totals
-
-    return run
-
-
-def non_private(case: Case, chunk: int, memory_format: torch.memory_format) -> Callable[[], object]:
-    model: nn.Module = build_model(case.model, 0)
-    model.to(memory_format=memory_format)  # type: ignore[call-overload]
-    images, labels = case.data()
-    images = images.contiguous(memory_format=memory_format)
-    scale = 1.0 / len(images)
-
-    def run() -> None:
-        model.zero_grad()
-        for x, y in zip(torch.split(images, chunk), torch.split(labels, chunk), strict=True):
-            torch.autograd.backward(cross_entropy(model(x), y).sum() * scale)
-
-    return run
-
-
-def many_small_clients(case: Case) -> Callable[[], object]:
-    """The same number of examples from ten times as many clients, drawn out of many more (MNIST: ten thousand)."""
-    size = case.samples // 10
-    population = 10_000 if case.model == "mnist" and case.samples >= 600 else 1_000
-    engine = ClippingEngine(build_model(case.model, 0), clip_norm=CLIP_NORM)
-    images = torch.zeros(population * size, *case.shape).uniform_(-1.0, 1.0)
-    labels = torch.arange(len(images)) % 10
-    count = 10 * case.clients
-    generator = torch.Generator().manual_seed(1)
-
-    def run() -> Tensor:
-        drawn = torch.randperm(population, generator=generator)[:count]
-        rows = (drawn[:, None] * size + torch.arange(size)).view(-1)
-        return engine.clipped_sum(
-            images[rows], labels[rows], sample_weights([size] * count, [1] * count, count)
-        ).gradient
-
-    return run
-
-
-def best_chunk(case: Case, memory_format: torch.memory_format) -> int:
-    """The chunk at which the non-private step is quickest, by minima of a few runs."""
-    part = case.part(2)
-    runs = {chunk: non_private(part, chunk, memory_format) for chunk in CHUNKS[case.model]}
-    return min(runs, key=lambda chunk: min(elapsed(runs[chunk]) for _ in range(3)))
-
-
-def elapsed(run: Callable[[], object]) -> float:
+def elapsed(run: Run) -> float:
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
 
 
-def interleaved(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+def interleaved(runs: Mapping[str, Run], repeats: int) -> dict[str, list[float]]:
     for run in runs.values():
         run()
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -178,102 +68,134 @@ def interleaved(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str
     return times
 
 
-def compare(case: Case, repeats: int) -> None:
-    layouts = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
-    runs = {"ours": ours(case)}
-    for label, layout in layouts.items():
+def best_chunk(case: Case, memory_format: torch.memory_format) -> int:
+    """The chunk at which the non-private step is quickest, by minima of a few runs."""
+    runs = {chunk: non_private(case.part(2), chunk, memory_format) for chunk in CHUNKS[case.model]}
+    return min(runs, key=lambda chunk: min(elapsed(runs[chunk]) for _ in range(3)))
+
+
+def timed(times: Times, one: str, other: str, *, what: str, least: float = 0.0, most: float = 0.0) -> Row:
+    """The row of one ÷ other by medians; the ratio of minima and all repetitions are kept with it."""
+    medians = {name: statistics.median(times[name]) for name in (one, other)}
+    ratio = medians[one] / medians[other]
+    by_minima = min(times[one]) / min(times[other])
+    bar = f"≥ {least:g}" if least else f"≤ {most:g}" if most else ""
+    return Row(
+        what=what,
+        bar=bar,
+        measured=f"{readable(medians[one])} to {readable(medians[other])}; by minima {by_minima:.2f}",
+        ratio=ratio,
+        met=ratio >= least and (not most or ratio <= most),
+        numbers={"seconds": times[one], "seconds of the other": times[other], "ratio of minima": by_minima},
+    )
+
+
+def rounds_rows(case: Case, repeats: int) -> list[Row]:
+    runs = {OURS: ours(case), MANY: many_small_clients(case)}
+    part = case.part(case.timed_clients)
+    runs |= {OPACUS: per_client_opacus(part), FUNC: per_client_func(part)}
+    plain = []
+    for label, layout in LAYOUTS.items():
         chunk = best_chunk(case, layout)
-        runs[f"non-private step, {label}, chunks of {chunk}"] = non_private(case, chunk, layout)
-    note = "" if case.timed_clients == case.clients else f" ({case.timed_clients} of {case.clients} timed)"
-    one_by_one = [f"Opacus, client by client{note}", f"torch.func, client by client{note}"]
-    runs[one_by_one[0]] = per_client_opacus(case.part(case.timed_clients))
-    runs[one_by_one[1]] = per_client_func(case.part(case.timed_clients))
-    runs["ours, ten times as many clients a tenth the size"] = many_small_clients(case)
+        plain.append(f"{label}, chunks of {chunk}")
+        runs[plain[-1]] = non_private(case, chunk, layout)
     times = interleaved(runs, repeats)
-    for name in one_by_one:
-        times[name] = [value * case.clients / case.timed_clients for value in times[name]]
-    reference = statistics.median(times["ours"])
-    print(f"\n{case.model}: {case.clients} clients x {case.samples} samples a round")
-    print(f"{'time / ours':>12} {'by minima':>10} {'median s':>9} {'min s':>8}", flush=True)
-    for name, values in times.items():
-        median, least = statistics.median(values), min(values)
-        print(f"{median / reference:12.2f} {least / min(times['ours']):10.2f} {median:9.3f} {least:8.3f}  {name}")
-    plain = [name for name in times if name.startswith("non-private")]
-    step = min(statistics.median(times[name]) for name in plain)
-    least = min(min(times[name]) for name in plain)
-    verdict = f"{reference / step:.2f} by medians, {min(times['ours']) / least:.2f} by minima"
-    print(f"ours / best non-private step: {verdict} (bar: at most {BARS[case.model]})")
-    print(f"{one_by_one[0]} / ours: {statistics.median(times[one_by_one[0]]) / reference:.2f} (bar: at least 3)")
+    scale = case.clients / case.timed_clients
+    times |= {name: [value * scale for value in times[name]] for name in (OPACUS, FUNC)}
+    plain.sort(key=lambda name: statistics.median(times[name]))
+    here = f"{case.model}, {case.clients} × {case.samples}"
+    note = "" if case.timed_clients == case.clients else f" ({case.timed_clients} clients timed)"
+    many = f"{10 * case.clients} of {population(case):,} clients × {case.samples // 10}"
+    limit = MOST_OF_NON_PRIVATE[case.model]
+    return [
+        timed(times, OURS, plain[0], what=f"{here}: ours ÷ non-private ({plain[0]})", most=limit),
+        timed(times, OURS, plain[1], what=f"{here}: ours ÷ non-private ({plain[1]})"),
+        timed(times, OPACUS, OURS, what=f"{here}: {OPACUS}{note} ÷ ours", least=3),
+        timed(times, FUNC, OURS, what=f"{here}: {FUNC}{note} ÷ ours"),
+        timed(times, MANY, OURS, what=f"{case.model}, {many} ÷ {case.clients} × {case.samples}", most=1.3),
+    ]
 
 
-def peak_growth(run: Callable[[], object]) -> int:
-    """Bytes by which the peak resident size passes the present one while `run` runs (Linux)."""
-    Path("/proc/self/clear_refs").write_text("5")
-    before = status("VmRSS")
-    run()
-    return status("VmHWM") - before
+def flower_rows(case: Case, repeats: int, threads: int) -> list[Row]:
+    """Whole rounds on both sides; Flower's first one, which starts Ray and loads torch, is the warm-up."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        flower_simulation(case.model, case.clients, case.samples, threads) as flower,
+    ):
+        whole = our_whole_round(case, Path(folder))
+        flower()
+        times = interleaved({"Flower": flower, OURS: whole}, repeats)
+    what = f"{case.model}, {case.clients} × {case.samples}: Flower simulation, Opacus clients ÷ ours, whole rounds"
+    return [timed(times, "Flower", OURS, what=what, least=4)]
 
 
-def status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+def calibration_rows() -> list[Row]:
+    """How far noise multipliers are above what 60 digits give for the analytic Gaussian mechanism."""
+    import mpmath  # type: ignore[import-untyped,unused-ignore]
 
+    def log_delta(log_mu: mpmath.mpf, epsilon: float) -> mpmath.mpf:
+        mu, e, root = mpmath.exp(log_mu), mpmath.mpf(epsilon), mpmath.sqrt(2)
+        low, high = (e / mu - mu / 2) / root, (e / mu + mu / 2) / root
+        return mpmath.log((mpmath.erfc(low) - mpmath.exp(e) * mpmath.erfc(high)) / 2)
 
-def measure_memory(case: Case, what: str, chunk: int) -> None:
-    """In a child process: prints the growth of one way to compute a round."""
-    ways: dict[str, Callable[[Case], Callable[[], object]]] = {
-        "ours": lambda c: ours(c, chunk),
-        "non-private": lambda c: non_private(c, chunk, torch.channels_last),
-        "opacus": per_client_opacus,
-        "torch.func": per_client_func,
-    }
-    small = dataclasses.replace(case, clients=1, samples=2)
-    ways[what](small)()
-    print(json.dumps(peak_growth(ways[what](case))))
-
-
-def report_memory(cases: Iterable[Case], threads: int) -> None:
-    if not Path("/proc/self/clear_refs").exists():
-        print("\nmemory: not measured (needs Linux)")
-        return
-    print("\npeak memory a round, beyond model and data")
-    for case in cases:
-        chunk = CHUNKS[case.model][1]
-        rows = [("non-private", case.clients), ("ours", case.clients), ("ours", 4 * case.clients)]
-        rows += [("opacus", 1), ("torch.func", 1)]
-        found = {}
-        for what, clients in rows:
-            command = [sys.executable, "-m", "benchmarks.training_cpu", "--threads", str(threads)]
-            command += ["--memory", case.model, what, str(clients), str(case.samples), str(chunk)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | ALLOCATOR)
-            found[what, clients] = json.loads(done.stdout.splitlines()[-1])
-        for (what, clients), size in found.items():
-            ratio = size / found["non-private", case.clients]
-            chunks = f", chunks of {chunk}" if what in ("ours", "non-private") else ""
-            print(f"{ratio:8.2f} x  {size / 2**20:8.1f} MiB  {case.model}, {what}, {clients} clients{chunks}")
+    excesses = []
+    with mpmath.workdps(60):
+        for epsilon in np.geomspace(1e-4, 1e3, 57).tolist():
+            found = mpmath.mpf(noise_multiplier(epsilon, 1e-5, 1))
+            log_mu = mpmath.findroot(lambda x, e=epsilon: log_delta(x, e) - mpmath.log(1e-5), -mpmath.log(found))
+            excesses.append(float(found * mpmath.exp(log_mu) - 1))
+    worst = max(excesses)
+    return [
+        Row(
+            what="calibrated noise above the exact value, ε from 1e-4 to 1e3, δ = 1e-5",
+            bar="never low, ≤ 1e-5",
+            measured=f"{min(excesses):.2g} to {worst:.2g}",
+            ratio=worst / 1e-5,
+            met=min(excesses) >= 0 and worst <= 1e-5,
+            numbers={"lowest excess": min(excesses), "highest excess": worst},
+        )
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.training_cpu", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--quick", action="store_true", help="small rounds, few repetitions: does it run, not how fast")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=None)
     parser.add_argument("--model", choices=[case.model for case in FULL], help="this model only")
-    parser.add_argument("--memory", nargs=5, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="store the results with versions and machine")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     warnings.filterwarnings("ignore", message="Full backward hook")
-    cases = [case for case in (QUICK if arguments.quick else FULL) if arguments.model in (None, case.model)]
-    if arguments.memory:
-        model, what, clients, samples, chunk = arguments.memory
-        shape = next(case.shape for case in FULL if case.model == model)
-        case = Case(model=model, shape=shape, clients=int(clients), samples=int(samples), timed_clients=1)
-        measure_memory(case, what, int(chunk))
-        return
-    print(f"torch {torch.__version__}, {arguments.threads} threads, Python {platform.python_version()}")
+    cases = [case for case in (QUICK if options.quick else FULL) if options.model in (None, case.model)]
+    results: dict[str, list[Row]] = {}
     for case in cases:
-        compare(case, arguments.repeats or (3 if arguments.quick else 7 if case.model == "mnist" else 3))
-    report_memory(cases, arguments.threads)
+        repeats = options.repeats or (3 if options.quick else 7 if case.model == "mnist" else 3)
+        _say(f"{case.model}: rounds of {case.clients} × {case.samples}")
+        results[case.model] = rounds_rows(case, repeats)
+        if case.model == "mnist":
+            _say(f"{case.model}: the same by Flower's simulation")
+            results["flower"] = flower_rows(case, repeats, options.threads) if installed() else []
+    _say("memory")
+    results["memory"] = [row for case in cases for row in memory_rows(case, options.threads)] if measurable() else []
+    results["calibration"] = calibration_rows()
+    print_table(
+        results,
+        title=f"A round on {options.threads} threads, medians"
+        + (" (quick: does it run, not how fast)" * options.quick),
+        command="part",
+        packages=PACKAGES,
+        left_out=lambda name: f"it needs {NEEDS}" if name == "flower" else "it needs Linux",
+        judged=not options.quick,
+    )
+    if options.json is not None:
+        store(results, options.json, module="benchmarks.training_cpu", packages=PACKAGES, threads=options.threads)
+
+
+def _say(words: str) -> None:
+    print(f"… {words}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

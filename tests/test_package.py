@@ -12,7 +12,7 @@ import pytest
 import jsam
 from tests.conftest import require
 
-HEAVY = {"torch", "matplotlib", "plotly", "sklearn", "flwr", "ray", "fastapi", "sqlalchemy"}
+HEAVY = {"torch", "matplotlib", "sklearn", "flwr", "ray", "fastapi", "sqlalchemy"}
 
 
 def modules_after(statement: str) -> set[str]:
@@ -25,6 +25,15 @@ def modules_after(statement: str) -> set[str]:
 
 def test_version_is_the_installed_one() -> None:
     assert jsam.__version__ == version("jsam")
+
+
+def test_every_public_name_is_there() -> None:
+    for name in jsam.__all__:
+        assert getattr(jsam, name) is not None
+        assert name in dir(jsam)
+    assert jsam.mechanism.contract.Contract is jsam.Contract
+    with pytest.raises(AttributeError, match="no attribute 'auction'"):
+        _ = jsam.auction  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("module", ["jsam", "jsam.mechanism", "jsam.cli"])

@@ -6,17 +6,45 @@
 >>> contract = jsam.plan(market, jsam.JSAM(loss_weight=20.0))
 >>> bool((contract.payments >= market.sensitivities * contract.epsilons).all())
 True
+
+Names are loaded when they are first used, so that the command line can answer an interrupt from its first moment.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from jsam.errors import InputError, JsamError
-from jsam.mechanism.audit import AuditReport, audit
-from jsam.mechanism.budgeting import BudgetPlan, loss_weight_for_budget
-from jsam.mechanism.contract import Contract
-from jsam.mechanism.market import Market
-from jsam.mechanism.mechanisms import BBM, FSBM, JSAM, JSAMCI, USBM, mechanism_named, plan
-from jsam.mechanism.priors import EmpiricalPrior, parse_prior
+
+if TYPE_CHECKING:
+    from jsam import mechanism as mechanism
+    from jsam.mechanism.audit import AuditReport, audit
+    from jsam.mechanism.budgeting import BudgetPlan, loss_weight_for_budget
+    from jsam.mechanism.contract import Contract
+    from jsam.mechanism.market import Market
+    from jsam.mechanism.mechanisms import BBM, FSBM, JSAM, JSAMCI, USBM, mechanism_named, plan
+    from jsam.mechanism.priors import EmpiricalPrior, parse_prior
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "AuditReport": "audit",
+    "audit": "audit",
+    "BudgetPlan": "budgeting",
+    "loss_weight_for_budget": "budgeting",
+    "Contract": "contract",
+    "Market": "market",
+    "BBM": "mechanisms",
+    "FSBM": "mechanisms",
+    "JSAM": "mechanisms",
+    "JSAMCI": "mechanisms",
+    "USBM": "mechanisms",
+    "mechanism_named": "mechanisms",
+    "plan": "mechanisms",
+    "EmpiricalPrior": "priors",
+    "parse_prior": "priors",
+}
 
 __all__ = [
     "BBM",
@@ -38,3 +66,19 @@ __all__ = [
     "parse_prior",
     "plan",
 ]
+
+
+if not TYPE_CHECKING:  # a type checker would take any name at all for one of ours
+
+    def __getattr__(name: str) -> object:
+        if name == "mechanism":
+            return importlib.import_module("jsam.mechanism")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value: object = getattr(importlib.import_module(f"jsam.mechanism.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

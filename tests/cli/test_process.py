@@ -85,6 +85,21 @@ def test_an_interrupt_stops_it_without_a_traceback(tmp_path: Path) -> None:
     assert not target.exists()
 
 
+@pytest.mark.parametrize("module", ["jsam.cli.app", "numpy"])
+def test_an_interrupt_while_it_loads_leaves_no_traceback_either(module: str) -> None:
+    code = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *rest):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from jsam.cli import main\n"
+        "sys.exit(main(['--version']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "jsam: stopped\n")
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     """As in `jsam plan … | head -0`: the pipe is closed before anything is written."""
     read_end, write_end = os.pipe()

@@ -120,8 +120,12 @@ def test_tensorboard_files_are_written_if_asked_for(tmp_path: Path) -> None:
         ([*ECONOMY, "--dataset", "imagenet"], "data set 'imagenet' is unknown"),
         ([*ECONOMY, "--clients", "0"], "--clients is 0"),
         ([*ECONOMY, "--clients", "nobody.csv"], "cannot read nobody.csv"),
+        ([*ECONOMY, "--clients", "-5"], "--clients is -5; it must be a whole number"),
+        ([*ECONOMY, "--scheme", "writer"], "scheme 'writer' is for mnist"),
+        (["--contract", "any.json", "--max-epsilon", "3"], "give --contract or --max-epsilon, not both"),
         ([*ECONOMY, "--scheme", "dirichlet"], "alpha"),
         ([*ECONOMY, "--model", "transformer"], "model 'transformer' is unknown"),
+        ([*ECONOMY, "--model", "cifar10"], "model 'cifar10' does not take the 1x8x8 examples of data set digits"),
         ([], "--loss-weight"),
         (["--contract", "nothing.json"], "nothing.json cannot be read"),
     ],
@@ -222,6 +226,28 @@ def test_data_list_and_partition(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert main(["data", "fetch", "digits"]) == 0
     assert "embedded in scikit-learn" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rounds", "0"], "rounds is 0"),
+        (["--budget", "-1"], "budget is -1"),
+        (["--dataset", "cifar10"], "knows mnist"),
+    ],
+)
+def test_the_demo_refuses_bad_input_before_it_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert main(["demo", "--dataset", "digits", *options, "--output", str(tmp_path / "demo")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()
+
+
+def test_the_demo_does_not_take_a_file_for_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert main(["demo", "--dataset", "digits", "--output", str(tmp_path / "file")]) == 2
+    assert "is a file; name a folder" in capsys.readouterr().err
 
 
 def test_the_demo_tells_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,7 +146,10 @@ SPOILT: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: (f / "config.json").unlink(), "not a run folder"),
     (lambda f: (f / "config.json").write_text("{"), "damaged"),
     (lambda f: (f / "schedule.jsonl").unlink(), "cannot be read"),
-    (lambda f: (f / "checkpoint.pt").write_bytes(b"not torch"), "damaged"),
+    (_configured(lambda c: c.pop("environment")), "lacks the object 'environment'"),
+    (lambda f: (f / "checkpoint.pt").write_bytes(b"not torch"), r"damaged; delete it"),
+    (lambda f: (f / "checkpoint.pt").write_bytes(b""), r"damaged; delete it"),
+    (lambda f: (f / "ledger.jsonl").unlink(), "lacks round 0, which the checkpoint"),
     (lambda f: (f / "metrics.jsonl").write_bytes(b""), "shorter than the checkpoint says"),
 ]
 
@@ -163,6 +166,14 @@ def test_a_folder_of_another_version_or_configuration_is_refused_in_one_line(
         resume(folder, task=_task())
     assert "\n" not in str(caught.value)
     assert contents(folder) == before
+
+
+def test_without_its_checkpoint_a_run_begins_again_and_ends_the_same(tmp_path: Path, whole: dict[str, bytes]) -> None:
+    """As the message about a damaged checkpoint promises: the releases are repeated, and recorded once."""
+    _stopped(tmp_path / "run")
+    (tmp_path / "run" / "checkpoint.pt").unlink()
+    resume(tmp_path / "run", task=_task())
+    assert contents(tmp_path / "run") == whole
 
 
 def test_another_task_is_refused(tmp_path: Path) -> None:

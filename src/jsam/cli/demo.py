@@ -87,10 +87,12 @@ def demo(
     """
     require_torch()
     from jsam.report.comparison_html import write_comparison_page
+    from jsam.training.settings import TrainingSettings
 
     began = time.monotonic()
     story, data, notes = _data(dataset)
     rounds = story.rounds if rounds is None else rounds
+    TrainingSettings(rounds=rounds)  # what is wrong with it is said before the planning
     economy = EconomyOptions(
         prior="uniform:0,1",
         budget=story.budget if budget is None else budget,
@@ -141,6 +143,8 @@ def _fresh(output: Path) -> Path:
     """The folder asked for, or the next free one beside it: a run is never written over."""
     from jsam.training.records import RunFolder
 
+    if output.exists() and not output.is_dir():
+        raise InputError(f"--output {str(output)!r} is a file; name a folder")
     for number in range(1, 1000):
         folder = output if number == 1 else output.with_name(f"{output.name}-{number}")
         if not any(RunFolder(folder / name).config.exists() for name in MECHANISMS):

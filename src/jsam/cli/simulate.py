@@ -108,12 +108,16 @@ def _contract(file: Path | None, clients: str, mechanism: str, economy: EconomyO
     if file is not None:
         from jsam.training.contracts import load_contract
 
-        if economy.loss_weight is not None or economy.budget is not None:
-            raise InputError("give --contract, or --loss-weight or --budget, not both: a contract is already planned")
+        for name in ("loss_weight", "budget", "prior", "max_selection_prob", "max_epsilon"):
+            if getattr(economy, name) is not None:
+                option = name.replace("_", "-")
+                raise InputError(f"give --contract or --{option}, not both: a contract is already planned")
         return load_contract(file)
     economy.check()
     if clients.isdigit():
         return simulated_contract(mechanism, int(clients), economy)
+    if _is_number(clients):
+        raise InputError(f"--clients is {clients}; it must be a whole number of at least 1, or a CSV file")
     from jsam.cli.inputs import Inputs
     from jsam.cli.plan import planned
 
@@ -157,6 +161,14 @@ def simulated_contract(mechanism: str, num_clients: int, economy: EconomyOptions
     with progress_bar(f"Payments of {label or mechanism}", num_clients, after=0.3) as bar:
         contract = plan(market, planner, progress=bar.advance)
     return dataclasses.replace(contract, budget=economy.budget)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_sizes(sizes: tuple[int, ...]) -> None:

@@ -34,6 +34,14 @@ class SchemeName(StrEnum):
     IID = "iid"
 
 
+class PrecisionName(StrEnum):
+    """In which arithmetic a model runs."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    BF16 = "bf16"
+
+
 class StepSchedule(StrEnum):
     """How the learning rate changes."""
 
@@ -96,6 +104,9 @@ class TrainingOptions:
         int, typer.Option(help="Rounds that a kill may cost (they are repeated).", rich_help_panel=TRAINING)
     ] = 20
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.", rich_help_panel=TRAINING)] = "cpu"
+    precision: Annotated[
+        PrecisionName, typer.Option(help="Arithmetic; tf32 and bf16 need cuda.", rich_help_panel=TRAINING)
+    ] = PrecisionName.FP32
     threads: Annotated[
         int | None, typer.Option(help="CPU threads; part of what makes a run repeatable.", rich_help_panel=TRAINING)
     ] = None

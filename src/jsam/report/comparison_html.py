@@ -10,7 +10,7 @@ from pathlib import Path
 from jsam.report.files import write_atomically
 from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
 from jsam.report.run_data import RunData
-from jsam.report.run_html import accuracy_chart, clients_table, guarantee
+from jsam.report.run_html import CLIENT_WORDS, accuracy_chart, clients_table, guarantee
 
 
 def write_comparison_page(
@@ -39,6 +39,7 @@ def comparison_page(runs: Sequence[RunData], base: Path, *, headline: str, notes
         *(paragraph(note) for note in notes),
         section("Accuracy", figure(accuracy_chart(list(runs)))),
         section("Side by side", table(_HEADER, [("", _cells(run)) for run in runs]), _links(runs, base)),
+        paragraph(CLIENT_WORDS, soft=True),
         *(section(f"Every client under {run.mechanism}", clients_table(run)) for run in runs),
         section("What the guarantee says", paragraph(guarantee(first.audit))),
     )

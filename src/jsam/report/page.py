@@ -31,7 +31,13 @@ tr.over td { color:var(--bad); font-weight:600 }
 figure { margin:.4rem 0; background:var(--card); border:1px solid var(--line); border-radius:10px; padding:.6rem }
 svg { width:100%; height:auto; display:block } svg text { font-size:11.5px; fill:var(--soft) }
 svg .title { font-size:12.5px } svg .grid { stroke:var(--line) } svg .line { fill:none; stroke-width:2.2 }
-svg .bar.pale { opacity:.3 }
+svg .bar.pale { opacity:.3 } .narrow { display:none }
+@media screen and (max-width:560px) { .wide { display:none } .narrow { display:block }
+  main { padding:1.2rem .8rem 3rem } }
+.legend { display:flex; gap:1.2rem; justify-content:flex-end; padding:0 .6rem; font-size:.9rem }
+.legend i { display:inline-block; width:.7em; height:.7em; border-radius:50%; margin-right:.4em }
+.legend .tone1 { background:var(--t1) } .legend .tone2 { background:var(--t2) }
+.legend .tone3 { background:var(--t3) } .legend .tone4 { background:var(--t4) }
 .line.tone1 { stroke:var(--t1) } .line.tone2 { stroke:var(--t2) }
 .line.tone3 { stroke:var(--t3) } .line.tone4 { stroke:var(--t4) }
 .dot.tone1, .bar.tone1 { fill:var(--t1) } .dot.tone2, .bar.tone2 { fill:var(--t2) }

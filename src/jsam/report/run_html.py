@@ -42,7 +42,7 @@ def run_page(run: RunData) -> str:
         section("Accuracy", figure(accuracy_chart([run])), _class_table(run)),
         section("Noise", figure(_noise_chart(run)), paragraph(_NOISE_WORDS, soft=True)),
         section("The plan", *_plan(run)),
-        section("Every client", paragraph(_CLIENT_WORDS, soft=True), clients_table(run)),
+        section("Every client", paragraph(CLIENT_WORDS, soft=True), clients_table(run)),
         section("What the guarantee says", paragraph(guarantee(run.audit)), _settings_table(run)),
     )
 
@@ -51,8 +51,8 @@ _NOISE_WORDS = (
     "Norm of the noise over the norm of the clipped mean gradient, round by round. This, the training loss and the "
     "share of clipped gradients are looked at inside the simulation; no contract covers publishing them."
 )
-_CLIENT_WORDS = (
-    "A client is paid for the ε it sold, whether or not it was drawn: T is how often it was. Spent ε is recomputed "
+CLIENT_WORDS = (
+    "A client is paid for the ε it sold, whether or not it was drawn. Spent ε is recomputed "
     "from the ledger by an exact accountant and, beside it, by dp-accounting's privacy loss distributions."
 )
 
@@ -68,7 +68,8 @@ def accuracy_chart(runs: list[RunData]) -> str:
 def clients_table(run: RunData) -> str:
     """All clients, the best paid first."""
     header = (
-        "client", "sensitivity", "selection probability", "T", "ε sold", "ε spent", "ε spent (second)", "payment", "",
+        "client", "sensitivity", "selection probability", "draws", "ε sold", "ε spent", "ε spent (second)",
+        "payment", "",
     )  # fmt: skip
     rows = []
     for client in sorted(run.clients, key=lambda client: -(client.get("payment") or 0.0)):

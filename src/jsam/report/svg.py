@@ -1,13 +1,17 @@
-"""Two small charts as inline SVG, for pages that must stand alone. Colours come from the page's style."""
+"""Two small charts as inline SVG, for pages that must stand alone. Colours come from the page's style.
+
+Every chart is drawn twice, for a desk and for a telephone: scaled down, letters would be too small to read.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 16, 14, 44
+_WIDE, _NARROW = 760, 380
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +40,22 @@ def line_chart(
     y_title: str,
     top: float | None = None,
     percent: bool = False,
-    width: int = 760,
     height: int = 300,
 ) -> str:
     """Lines from zero upwards, a dot a point, a legend where there are several."""
+    legend = _legend([(line.name, line.tone) for line in series]) if len(series) > 1 else ""
+    return legend + _twice(lambda width: _lines(series, x_title, y_title, top, percent, width, height))
+
+
+def _lines(
+    series: Sequence[Series],
+    x_title: str,
+    y_title: str,
+    top: float | None,
+    percent: bool,
+    width: int,
+    height: int,
+) -> str:
     xs = [x for line in series for x, _ in line.points]
     ys = [y for line in series for _, y in line.points if math.isfinite(y)]
     frame = _Frame(max(xs, default=1) or 1, top or (max(ys, default=1) or 1) * 1.05, width, height, percent)
@@ -54,15 +70,15 @@ def line_chart(
             for x, y in line.points
             if math.isfinite(y)
         ]
-    if len(series) > 1:
-        parts.append(_legend([(line.name, line.tone) for line in series], width - _RIGHT))
     return _svg(parts, width, height, f"{y_title} against {x_title}")
 
 
-def bar_chart(
-    bars: Sequence[Bar], *, x_title: str, y_title: str, tone: int = 1, width: int = 760, height: int = 220
-) -> str:
+def bar_chart(bars: Sequence[Bar], *, x_title: str, y_title: str, tone: int = 1, height: int = 220) -> str:
     """One bar an item, in the order given."""
+    return _twice(lambda width: _bars(bars, x_title, y_title, tone, width, height))
+
+
+def _bars(bars: Sequence[Bar], x_title: str, y_title: str, tone: int, width: int, height: int) -> str:
     highest = max((max(bar.value, bar.inner or 0) for bar in bars), default=0) or 1
     frame = _Frame(len(bars) or 1, highest * 1.05, width, height, False, whole=False)
     parts = [frame.axes(x_title, y_title, x_labels=False)]
@@ -128,13 +144,13 @@ def _ticks(top: float, most: int = 6) -> list[float]:
     return [round(i * step, 12) for i in range(int(top / step + 1e-9) + 1)]
 
 
-def _legend(names: Sequence[tuple[str, int]], right: float) -> str:
-    rows = []
-    for row, (name, tone) in enumerate(names):
-        y = _TOP + 140 + row * 18
-        rows.append(f'<text x="{right - 18:.0f}" y="{y}" text-anchor="end" class="title">{escape(name)}</text>')
-        rows.append(f'<circle cx="{right - 8:.0f}" cy="{y - 4}" r="5" class="dot tone{tone}"/>')
-    return "".join(rows)
+def _legend(names: Sequence[tuple[str, int]]) -> str:
+    items = "".join(f'<span><i class="tone{tone}"></i>{escape(name)}</span>' for name, tone in names)
+    return f'<div class="legend">{items}</div>'
+
+
+def _twice(draw: Callable[[int], str]) -> str:
+    return f'<div class="wide">{draw(_WIDE)}</div><div class="narrow">{draw(_NARROW)}</div>'
 
 
 def _svg(parts: Sequence[str], width: int, height: int, label: str) -> str:

@@ -32,7 +32,7 @@ from jsam.training.records import RUN_FORMAT, MetricsFile, RunFolder, write_json
 from jsam.training.settings import TrainingSettings
 from jsam.training.state import TrainingState, as_bytes, load_checkpoint, save_checkpoint
 from jsam.training.task import Task, TaskSpec
-from jsam.training.tracking import Tracker, fingerprint_of
+from jsam.training.tracking import Tracker, check_recorded, fingerprint_of
 
 Metrics = dict[str, Any]
 RoundCallback = Callable[[Metrics], None]
@@ -60,6 +60,7 @@ def train(
 ) -> RunResult:
     """Run the contract on the task; everything goes into the folder `output`, which must not hold a run yet."""
     device = device_named(settings.device)
+    checked_precision(settings.precision, device)
     preparation = Preparation.of(contract, settings, task.partition.sizes)
     folder = RunFolder(output)
     folder.create()
@@ -113,6 +114,7 @@ def resume(
     task.model.to(device)
     if folder.checkpoint.exists():
         state = load_checkpoint(folder.checkpoint, task.model, fingerprint, device)
+        check_recorded(folder, state.rounds_done)
     with threads_set_to(config["environment"]["threads"]):
         return _Run(preparation, task, folder, device, fingerprint).go(state, progress, tracker)
 

@@ -96,6 +96,9 @@ class RunFolder:
             raise RunFolderError(
                 f"{self.config} is of run format {stored.get('jsam_run')!r}; this version reads {RUN_FORMAT}"
             )
+        for name in ("settings", "data", "environment"):
+            if not isinstance(stored.get(name), dict):
+                raise RunFolderError(f"{self.config} is damaged: it lacks the object {name!r}")
         return stored
 
     def read(self, path: Path) -> dict[str, Any]:

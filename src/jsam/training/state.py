@@ -51,10 +51,14 @@ def load_checkpoint(path: Path, model: nn.Module, fingerprint: str, device: torc
         return TrainingState(
             rounds_done=content["rounds_done"], velocity=content["velocity"], metrics_size=content["metrics_size"]
         )
+    except RunFolderError:
+        raise
     except OSError as error:
         raise RunFolderError(f"{path} cannot be read: {error.strerror}") from error
-    except (RuntimeError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
-        raise RunFolderError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+    except (RuntimeError, LookupError, TypeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        raise RunFolderError(
+            f"{path} is damaged; delete it, and resume begins at round 1, repeats the same releases and ends the same"
+        ) from error
 
 
 def as_bytes(content: Any) -> bytes:

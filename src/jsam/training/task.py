@@ -89,10 +89,14 @@ class TaskSpec:
 
         dataset = load_dataset(self.dataset, folder)
         split = self.split(dataset, folder)
-        model = build_model(self.model or self.dataset, derived_seed(self.seed, "model"))
+        name = self.model or self.dataset
+        model = build_model(name, derived_seed(self.seed, "model"))
+        _check_fit(name, model, dataset)
         return Task(dataset=dataset, partition=split, model=model, spec=self)
 
     def split(self, dataset: Dataset, folder: Path | str | None = None) -> Partition:
+        if self.scheme == "writer" and dataset.name != "mnist":
+            raise InputError(f"scheme 'writer' is for mnist, whose writers are known; the data set is {dataset.name}")
         similarity = 100.0 if self.scheme == "similarity" and self.similarity is None else self.similarity
         return partition(
             dataset.train_targets,
@@ -115,3 +119,22 @@ class TaskSpec:
             return cls(**stored)
         except TypeError as error:
             raise InputError(f"the stored task does not match this version's: {error}") from error
+
+
+def _check_fit(name: str, model: nn.Module, dataset: Dataset) -> None:
+    """Before a folder is made: one example of the data goes through the model and comes out as one score a class."""
+    import torch
+
+    shape = dataset.train_inputs.shape[1:]
+    try:
+        with torch.no_grad():
+            found = model(torch.zeros(1, *shape)).shape[1]
+    except RuntimeError as error:
+        size = "x".join(map(str, shape))
+        raise InputError(
+            f"model {name!r} does not take the {size} examples of data set {dataset.name}; leave --model out"
+        ) from error
+    if found != dataset.num_classes:
+        raise InputError(
+            f"model {name!r} tells {found} classes apart; data set {dataset.name} has {dataset.num_classes}"
+        )

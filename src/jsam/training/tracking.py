@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jsam.errors import NotSupportedError
+from jsam.privacy import read_ledger
 from jsam.training.errors import RunFolderError
 from jsam.training.records import RunFolder
 
@@ -41,6 +42,17 @@ class TensorBoard:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def check_recorded(folder: RunFolder, rounds_done: int) -> None:
+    """Every round that a checkpoint has applied must be in the ledger, or spent privacy would be forgotten."""
+    releases = read_ledger(folder.ledger) if folder.ledger.exists() else []
+    recorded = {release.round for release in releases}
+    lost = next((index for index in range(rounds_done) if index not in recorded), None)
+    if lost is not None:
+        raise RunFolderError(
+            f"{folder.ledger} lacks round {lost}, which the checkpoint beside it has applied; restore it to resume"
+        )
 
 
 def fingerprint_of(config: Mapping[str, Any], folder: RunFolder) -> str:
