@@ -21,7 +21,7 @@ _FEW_CHANNELS = 16
 def is_ours(module: nn.Conv2d, precision: Precision) -> bool:
     """Whether `convolve` is the quicker way (measured on an H200, docs/performance.md)."""
     plain = module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
-    return plain and (precision == "fp32" or module.in_channels < _FEW_CHANNELS)
+    return plain and module.in_channels < _FEW_CHANNELS
 
 
 def convolve(x: Tensor, module: nn.Conv2d, precision: Precision) -> Tensor:
