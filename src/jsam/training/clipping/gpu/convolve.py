@@ -21,7 +21,11 @@ _FEW_CHANNELS = 16
 def is_ours(module: nn.Conv2d, precision: Precision) -> bool:
     """Whether `convolve` is the quicker way (measured on an H200, docs/performance.md)."""
     plain = module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
-    return plain and module.in_channels < _FEW_CHANNELS
+    return plain and (_few(module) or (precision == "fp32" and module.stride == (1, 1)))
+
+
+def _few(module: nn.Conv2d) -> bool:
+    return module.in_channels < _FEW_CHANNELS
 
 
 def convolve(x: Tensor, module: nn.Conv2d, precision: Precision) -> Tensor:
@@ -36,6 +40,10 @@ class _Convolve(torch.autograd.Function):
         ctx.module, ctx.shape, ctx.precision = module, x.shape, precision
         ctx.layout = torch.channels_last if precision != "fp32" or is_channels_last(x) else torch.contiguous_format
         ctx.save_for_backward(weight)
+        if not _few(module):
+            # Forward in cuDNN's fp32: an ulp more of error there would change which value a max-pool takes.
+            plain: Tensor = module._conv_forward(x, weight, None)
+            return plain
         (kh, kw), (sh, sw), (ph, pw), (dh, dw) = _geometry(module)
         oh = (x.shape[2] + 2 * ph - dh * (kh - 1) - 1) // sh + 1
         ow = (x.shape[3] + 2 * pw - dw * (kw - 1) - 1) // sw + 1
