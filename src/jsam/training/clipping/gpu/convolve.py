@@ -1,4 +1,4 @@
-"""Convolutions where cuDNN is slow: few input channels, and plain fp32.
+"""Convolutions where cuDNN is slow: few input channels at low precision, and the way back in plain fp32.
 
 Tensor cores have no fp32, but three tf32 products of high and low parts give its results to a few units in the last
 place, at several times the speed of plain fp32 arithmetic.
@@ -21,11 +21,7 @@ _FEW_CHANNELS = 16
 def is_ours(module: nn.Conv2d, precision: Precision) -> bool:
     """Whether `convolve` is the quicker way (measured on an H200, docs/performance.md)."""
     plain = module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
-    return plain and (_few(module) or (precision == "fp32" and module.stride == (1, 1)))
-
-
-def _few(module: nn.Conv2d) -> bool:
-    return module.in_channels < _FEW_CHANNELS
+    return plain and (module.stride == (1, 1) if precision == "fp32" else module.in_channels < _FEW_CHANNELS)
 
 
 def convolve(x: Tensor, module: nn.Conv2d, precision: Precision) -> Tensor:
@@ -40,8 +36,8 @@ class _Convolve(torch.autograd.Function):
         ctx.module, ctx.shape, ctx.precision = module, x.shape, precision
         ctx.layout = torch.channels_last if precision != "fp32" or is_channels_last(x) else torch.contiguous_format
         ctx.save_for_backward(weight)
-        if not _few(module):
-            # Forward in cuDNN's fp32: an ulp more of error there would change which value a max-pool takes.
+        if precision == "fp32":
+            # Forward by cuDNN: an ulp more of error there would change which value a max-pool takes.
             plain: Tensor = module._conv_forward(x, weight, None)
             return plain
         (kh, kw), (sh, sw), (ph, pw), (dh, dw) = _geometry(module)
@@ -104,7 +100,8 @@ def _launch(
         PAD_W=pw,
         TRANSPOSED=transposed,
         POSITIONS_LAST=not is_channels_last(x) and x.shape[1] > 1,
-        PRECISION="tf32x3" if precision == "fp32" else "tf32",
+        # In tf32 too: with so few channels the better product costs next to nothing.
+        PRECISION="tf32x3",
         BLOCK_P=block_p,
         BLOCK_O=block_o,
         BLOCK_K=16 if x.shape[1] == 16 else 32,
