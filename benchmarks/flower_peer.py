@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -40,6 +41,10 @@ def installed() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("flwr", "ray", "opacus"))
 
 
+class FlowerError(Exception):
+    """The peer could not be timed."""
+
+
 class FlowerPeer:
     """A running simulation; calling it makes one round and waits for its end."""
 
@@ -53,7 +58,7 @@ class FlowerPeer:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("Flower's simulation ended before its round did")
+            raise FlowerError("the simulation ended before its round did")
         return dict(json.loads(line))
 
 
@@ -77,9 +82,9 @@ def flower_simulation(model: str, clients: int, samples: int, threads: int) -> I
             assert process.stdin is not None
             process.stdin.close()
             process.wait(_PATIENCE)
-        except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+        except (FlowerError, OSError, subprocess.TimeoutExpired) as error:
             log.seek(0)
-            raise RuntimeError(f"{error}; its last words: {log.read()[-2000:]}") from error
+            raise FlowerError(f"{error}; its last words: {log.read()[-300:].strip()}") from error
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -147,9 +152,14 @@ def _server_app(model_name: str, clients: int) -> Any:
         assert answers is not None
         for _ in sys.stdin:
             nodes = list(grid.get_node_ids())
+            started = time.monotonic()
+            while len(nodes) < clients and time.monotonic() < started + _PATIENCE:
+                time.sleep(0.05)  # they register while the server app already runs
+                nodes = list(grid.get_node_ids())
             content = ArrayRecord(state)
             messages = [Message(RecordDict({"model": content}), node, "train") for node in nodes]
-            replies = [reply.content["model"].to_torch_state_dict() for reply in grid.send_and_receive(messages)]
+            found = grid.send_and_receive(messages, timeout=_PATIENCE)
+            replies = [reply.content["model"].to_torch_state_dict() for reply in found if reply.has_content()]
             if len(replies) != clients:
                 raise RuntimeError(f"{len(replies)} of {clients} clients answered")
             state = {name: torch.stack([reply[name] for reply in replies]).mean(dim=0) for name in state}

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.flower_peer import NEEDS, flower_simulation, installed
+from benchmarks.flower_peer import NEEDS, FlowerError, flower_simulation, installed
 from benchmarks.memory import measurable, memory_rows
 from benchmarks.output import print_table, store
 from benchmarks.rounds import (
@@ -116,17 +116,22 @@ def rounds_rows(case: Case, repeats: int) -> list[Row]:
     ]
 
 
-def flower_rows(case: Case, repeats: int, threads: int) -> list[Row]:
-    """Whole rounds on both sides; Flower's first one, which starts Ray and loads torch, is the warm-up."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        flower_simulation(case.model, case.clients, case.samples, threads) as flower,
-    ):
-        whole = our_whole_round(case, Path(folder))
-        flower()
-        times = interleaved({"Flower": flower, OURS: whole}, repeats)
+def flower_rows(case: Case, repeats: int, threads: int) -> tuple[list[Row], str]:
+    """Whole rounds on both sides, and why there are none; Flower's first, which starts Ray, is the warm-up."""
+    if not installed():
+        return [], f"it needs {NEEDS}"
+    try:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            flower_simulation(case.model, case.clients, case.samples, threads) as flower,
+        ):
+            whole = our_whole_round(case, Path(folder))
+            flower()
+            times = interleaved({"Flower": flower, OURS: whole}, repeats)
+    except FlowerError as error:
+        return [], f"Flower failed: {error}"
     what = f"{case.model}, {case.clients} × {case.samples}: Flower simulation, Opacus clients ÷ ours, whole rounds"
-    return [timed(times, "Flower", OURS, what=what, least=4)]
+    return [timed(times, "Flower", OURS, what=what, least=4)], ""
 
 
 def calibration_rows() -> list[Row]:
@@ -171,13 +176,14 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="Full backward hook")
     cases = [case for case in (QUICK if options.quick else FULL) if options.model in (None, case.model)]
     results: dict[str, list[Row]] = {}
+    missing = {"memory": "it needs Linux"}
     for case in cases:
         repeats = options.repeats or (3 if options.quick else 7 if case.model == "mnist" else 3)
         _say(f"{case.model}: rounds of {case.clients} × {case.samples}")
         results[case.model] = rounds_rows(case, repeats)
         if case.model == "mnist":
             _say(f"{case.model}: the same by Flower's simulation")
-            results["flower"] = flower_rows(case, repeats, options.threads) if installed() else []
+            results["flower"], missing["flower"] = flower_rows(case, repeats, options.threads)
     _say("memory")
     results["memory"] = [row for case in cases for row in memory_rows(case, options.threads)] if measurable() else []
     results["calibration"] = calibration_rows()
@@ -187,7 +193,7 @@ def main() -> None:
         + (" (quick: does it run, not how fast)" * options.quick),
         command="part",
         packages=PACKAGES,
-        left_out=lambda name: f"it needs {NEEDS}" if name == "flower" else "it needs Linux",
+        left_out=lambda name: missing[name],
         judged=not options.quick,
     )
     if options.json is not None:
