@@ -129,7 +129,8 @@ class ClientLedger:
         if violations:
             names = ", ".join(check.name for check in violations)
             raise Refused(Reason.INVALID_TERMS, f"the offer does not hold: {names}")
-        objections = self.policy.judge(terms, self.committed_epsilon(without=terms.campaign))
+        others = 0.0 if self.policy.total_epsilon is None else self.committed_epsilon(without=terms.campaign)
+        objections = self.policy.judge(terms, others)
         if objections:
             names = ", ".join(objection.code for objection in objections)
             raise Refused(Reason.DECLINED, f"against the client's policy: {names}")
@@ -158,7 +159,9 @@ class ClientLedger:
         if spent > terms.epsilon:
             raise Refused(Reason.EPSILON_EXHAUSTED, "this release would spend more ε than was bought")
         # A policy that became stricter after the terms were accepted holds all the same.
-        if not self.policy.allows_total(self.spent_epsilon(without=terms.campaign) + spent):
+        if self.policy.total_epsilon is not None and not self.policy.allows_total(
+            self.spent_epsilon(without=terms.campaign) + spent
+        ):
             raise Refused(Reason.POLICY_TOTAL, "this release would pass the client's total over all campaigns")
 
     def _stored_reply(self, store: CampaignStore, round: int) -> bytes | None:

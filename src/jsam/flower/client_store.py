@@ -72,7 +72,13 @@ class CampaignStore:
         terms.save(self._terms)
 
     def releases(self) -> tuple[Release, ...]:
-        return read_ledger(self._releases)
+        """All that is recorded; a reply without a record means that the ledger was cut or set back."""
+        answered = {path.stem for path in self._replies.glob("*.sha256")}
+        # In this order: a round that is being answered meanwhile is recorded before its digest appears.
+        releases = read_ledger(self._releases)
+        if answered - {str(release.round) for release in releases}:
+            raise DamagedError(f"{self._releases} lacks rounds that were answered; restore nothing from copies")
+        return releases
 
     def record(self, release: Release) -> None:
         """On disk when this returns; the same release again changes nothing."""
@@ -102,6 +108,8 @@ class CampaignStore:
 
     def keep(self, round: int, reply: bytes) -> None:
         """First the reply, then its digest: after this it may leave, and no other of this round ever may."""
+        if self.answered(round):
+            return
         if not self._reply(round).exists():
             write_atomically(self._reply(round), reply)
         write_atomically(self._digest(round), hashlib.sha256(reply).hexdigest().encode())
