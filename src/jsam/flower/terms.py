@@ -126,6 +126,8 @@ class Terms:
         public: PublicInputs,
     ) -> Terms:
         """The offer with exactly the noise that it needs."""
+        if samples < 1:
+            raise InputError(f"samples is {samples}; it must be a whole number of at least 1")
         multiplier = float(noise_multiplier(epsilon, delta, participations, adjacency=adjacency))
         return cls(
             campaign=campaign,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from jsam.errors import InputError
+from jsam.errors import InputError, JsamError
 from jsam.flower.terms import Terms
 from jsam.privacy import epsilon_of, noise_multiplier
 
@@ -93,12 +93,16 @@ def _noise(terms: Terms) -> Iterator[Check]:
         return
     # The accountant, not the calibration, has the last word: what these draws cost with this noise, rounded up.
     spent = float(epsilon_of(terms.mu, terms.delta)) if math.isfinite(terms.mu) else math.inf
-    needed = unit * float(noise_multiplier(terms.epsilon, terms.delta, terms.participations, adjacency=terms.adjacency))
+    try:
+        multiplier = noise_multiplier(terms.epsilon, terms.delta, terms.participations, adjacency=terms.adjacency)
+    except JsamError:
+        yield _check("noise", False, f"none can be derived for ε = {terms.epsilon:g} and δ = {terms.delta:g}")
+        return
     yield _check(
         "noise",
         spent <= terms.epsilon,
         f"all {terms.participations} draws spend ε = {spent:.9g} of {terms.epsilon:.9g}; "
-        f"a draw's std is {terms.noise_std:.9g}, needed {needed:.9g}",
+        f"a draw's std is {terms.noise_std:.9g}, needed {float(multiplier) * unit:.9g}",
     )
 
 
