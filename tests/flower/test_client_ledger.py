@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from jsam.errors import JsamError
 from jsam.flower.client_ledger import ClientLedger
+from jsam.flower.client_store import CampaignStore
 from jsam.flower.policy import Policy
 from jsam.flower.refusal import Reason, Refused
 from jsam.flower.requests import Request
@@ -299,6 +300,16 @@ def test_damaged_books_release_nothing(ledger: ClientLedger, damage: str) -> Non
         terms.write_text(terms.read_text().replace('"participations": 5', '"participations": 500'))
     request = ask(offer(), 1)
     assert refused(lambda: ledger.answer(request, noisy)) is Reason.LEDGER_FAILED
+
+
+def test_even_terms_that_should_never_have_been_accepted_cannot_be_overspent(tmp_path: Path) -> None:
+    """The accountant has a say at each release: a mistake made on acceptance does not become a loss."""
+    weak = forged(offer(), noise_std=offer().noise_std / 2)
+    ledger = ClientLedger(tmp_path)
+    CampaignStore.of(tmp_path / "campaigns", weak.campaign).accept(weak)
+    ledger.answer(ask(weak, 0), noisy)
+    assert refused(lambda: ledger.answer(ask(weak, 1), noisy)) is Reason.EPSILON_EXHAUSTED
+    assert not ledger.statement()[0].overspent
 
 
 def test_a_full_disk_releases_nothing(ledger: ClientLedger, monkeypatch: pytest.MonkeyPatch) -> None:

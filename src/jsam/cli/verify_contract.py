@@ -39,9 +39,7 @@ def verify_contract(
         float | None,
         typer.Option(help="The own cost of a unit of ε: is the payment enough?", rich_help_panel=OWN),
     ] = None,
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="The own number of records.", rich_help_panel=OWN)
-    ] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="The own number of records.", rich_help_panel=OWN)] = None,
     policy: Annotated[
         Path | None,
         typer.Option(metavar="POLICY.toml", help="The own limits: is the offer within them?", rich_help_panel=OWN),
