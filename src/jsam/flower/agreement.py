@@ -1,0 +1,170 @@
+"""From silence to a contract: elicit reports, plan, offer, and once more after declines."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ConfigRecord, RecordDict
+
+from jsam.errors import InputError, JsamError, ReportError
+from jsam.flower.exchange import Exchange
+from jsam.flower.published import Conduct, Published
+from jsam.flower.roster import Roster
+from jsam.flower.terms import Terms
+from jsam.mechanism.contract import Contract
+from jsam.privacy import Schedule
+from jsam.training.preparation import Preparation
+
+logger = logging.getLogger("flwr.jsam")
+
+SILENT = "silent"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What one client said of itself."""
+
+    sensitivity: float
+    samples: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"sensitivity": self.sensitivity, "samples": self.samples}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Agreement:
+    """A contract, the schedule drawn from it, and the terms of those who accepted.
+
+    Whoever declined the second offer is in contract and schedule but not in `terms`: its slots stay empty.
+    """
+
+    preparation: Preparation
+    terms: Mapping[str, Terms]
+    declined: Mapping[str, str]
+
+    @property
+    def contract(self) -> Contract:
+        return self.preparation.contract
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.preparation.schedule
+
+
+class NobodyLeftError(JsamError):
+    """No client answered, or none accepted; there is nothing to train."""
+
+
+def elicit(exchange: Exchange, roster: Roster, published: Published, conduct: Conduct) -> dict[str, Report]:
+    """Ask all who are online; whoever stays silent or reports outside the prior's support is not in the market."""
+    nodes = exchange.wait_for_nodes(conduct.clients, conduct.wait_seconds)
+    roster.online = nodes
+    question = RecordDict({"published": ConfigRecord({"text": published.to_json(), "digest": published.digest})})
+    replies = exchange.ask(dict.fromkeys(sorted(nodes), question), "query.elicit", conduct.elicit_seconds)
+    reports: dict[str, Report] = {}
+    for node, reply in replies.items():
+        name = roster.hear(node, reply)
+        if name is None or name in reports:
+            continue
+        try:
+            report = Report(
+                sensitivity=float(reply.config["sensitivity"]),  # type: ignore[arg-type]
+                samples=int(reply.config["samples"]),  # type: ignore[arg-type]
+            )
+            if report.samples < 1:
+                raise InputError("samples must be at least 1")
+            published.check_report(name, report.sensitivity)
+        except (KeyError, TypeError, ValueError, ReportError) as error:
+            logger.warning("the report of %s cannot be used: %s", name, error)
+            continue
+        reports[name] = report
+    logger.info("%d of %d nodes reported", len(reports), len(nodes))
+    if not reports:
+        raise NobodyLeftError(f"no client reported within {conduct.elicit_seconds:g} s ({len(nodes)} nodes online)")
+    return dict(sorted(reports.items()))
+
+
+def agree(
+    exchange: Exchange, roster: Roster, published: Published, conduct: Conduct, reports: Mapping[str, Report]
+) -> Agreement:
+    """Plan and offer; after declines plan once more, by the same function at the new N, and offer to all that are left.
+
+    A client that stays silent declines.
+    """
+    declined: dict[str, str] = {}
+    left = dict(reports)
+    for attempt in (1, 2):
+        if not left:
+            raise NobodyLeftError(f"all clients declined: {_words(declined)}")
+        preparation = prepared(published, left)
+        terms = terms_of(published, preparation, left)
+        answers = _offer(exchange, roster, terms, conduct.offer_seconds)
+        said_no = {name: answer for name, answer in answers.items() if answer is not None}
+        logger.info("offer %d: %d of %d accepted", attempt, len(answers) - len(said_no), len(answers))
+        declined.update(said_no)
+        if not said_no:
+            break
+        if attempt == 1:
+            left = {name: report for name, report in left.items() if name not in said_no}
+    accepted = {name: offer for name, offer in terms.items() if name not in said_no}
+    if not accepted:
+        raise NobodyLeftError(f"nobody accepted: {_words(declined)}")
+    return Agreement(preparation=preparation, terms=accepted, declined=declined)
+
+
+def prepared(published: Published, reports: Mapping[str, Report]) -> Preparation:
+    """Contract, schedule and noise for those who reported."""
+    names = list(reports)
+    contract = published.contract(names, [reports[name].sensitivity for name in names])
+    return Preparation.of(contract, published.training, tuple(reports[name].samples for name in names))
+
+
+def terms_of(published: Published, preparation: Preparation, reports: Mapping[str, Report]) -> dict[str, Terms]:
+    """An offer for each client whose privacy is bought."""
+    contract, inputs = preparation.contract, published.inputs(preparation.contract)
+    assert contract.payments is not None
+    return {
+        name: Terms.of_contract(
+            campaign=published.campaign,
+            client=name,
+            epsilon=float(contract.epsilons[k]),
+            delta=published.delta,
+            participations=int(preparation.schedule.participations[k]),
+            clip_norm=published.clip_norm,
+            samples=reports[name].samples,
+            adjacency=published.adjacency,
+            payment=float(contract.payments[k]),
+            public=inputs,
+        )
+        for k, name in enumerate(contract.ids)
+        if contract.epsilons[k] > 0
+    }
+
+
+def _offer(exchange: Exchange, roster: Roster, terms: Mapping[str, Terms], timeout: float) -> dict[str, str | None]:
+    """None for who accepted, else the reason that was given."""
+    roster.refresh()
+    route = {name: roster.node_of(name) for name in terms}
+    contents = {
+        node: RecordDict({"offer": ConfigRecord({"terms": terms[name].to_json()})})
+        for name, node in route.items()
+        if node is not None
+    }
+    replies = exchange.ask(contents, "query.offer", timeout)
+    answers: dict[str, str | None] = {}
+    for name, node in route.items():
+        reply = None if node is None else replies.get(node)
+        if reply is None or reply.error is not None:
+            answers[name] = SILENT
+        elif reply.config.get("accepted") == terms[name].hash:
+            answers[name] = None
+        else:
+            answers[name] = f"{reply.config.get('refused', SILENT)!s}: {reply.config.get('text', '')!s}"
+    return answers
+
+
+def _words(declined: Mapping[str, str]) -> str:
+    return "; ".join(f"{name} ({why})" for name, why in declined.items())

@@ -1,0 +1,61 @@
+"""Which node speaks for which client. A node id is only a route; a client is its name, which its contract bears."""
+
+from __future__ import annotations
+
+import logging
+
+from flwr.app import RecordDict
+
+from jsam.flower.exchange import Exchange, Reply
+
+logger = logging.getLogger("flwr.jsam")
+
+
+class Roster:
+    """Names that nodes gave.
+
+    With SuperNode authentication a key keeps its node id, so a name stays with the node that first gave it. Without,
+    a restarted node gets a new id, and its old one looks online for up to a minute after a kill: then (`rebind`) the
+    latest node to give a name bears it. Whoever can reach the SuperLink could take a name that way.
+    """
+
+    def __init__(self, exchange: Exchange, *, rebind: bool, ttl: float = 60.0) -> None:
+        self._exchange, self._rebind, self._ttl = exchange, rebind, ttl
+        self._nodes: dict[str, int] = {}
+        self._heard: set[int] = set()
+        self._asked: dict[str, tuple[int, float]] = {}
+        self.online: set[int] = set()
+
+    def refresh(self) -> None:
+        """Look who is online, greet strangers and hear those greeted before; waits for nobody."""
+        self.online = self._exchange.nodes()
+        now = self._exchange.now()
+        self._asked = {key: (node, since) for key, (node, since) in self._asked.items() if now - since < self._ttl}
+        for reply in self._exchange.collect(self._asked):
+            node, _ = self._asked.pop(reply.message_id)
+            self.hear(node, reply)
+        greeted = {node for node, _ in self._asked.values()}
+        for node in self.online - self._heard - greeted:
+            message_id = self._exchange.send(node, "query.hello", RecordDict(), ttl=self._ttl)
+            if message_id is not None:
+                self._asked[message_id] = (node, now)
+
+    def hear(self, node: int, reply: Reply) -> str | None:
+        """Take down the name in a reply; the name, if this node may bear it."""
+        name = reply.config.get("client")
+        if not isinstance(name, str) or not name:
+            return None
+        self._heard.add(node)
+        holder = self._nodes.get(name)
+        if holder is not None and holder != node:
+            if not self._rebind:
+                logger.warning("a second node calls itself %r; it is ignored", name)
+                return None
+            logger.info("%s is back as another node", name)
+        self._nodes[name] = node
+        return name
+
+    def node_of(self, name: str) -> int | None:
+        """The client's node if it is online."""
+        node = self._nodes.get(name)
+        return node if node in self.online else None
