@@ -115,6 +115,7 @@ def test_all_draws_used_spend_what_was_bought_and_no_more(ledger: ClientLedger) 
     [
         ({"campaign": "autumn"}, Reason.UNKNOWN_CAMPAIGN),
         ({"campaign": "../spring"}, Reason.UNKNOWN_CAMPAIGN),
+        ({"campaign": "\ud800\0"}, Reason.UNKNOWN_CAMPAIGN),
         ({"terms_hash": forged(offer(), participations=500).hash}, Reason.OTHER_CONTRACT),
         ({"terms_hash": ""}, Reason.OTHER_CONTRACT),
         ({"noise_std": offer().noise_std * 0.999999}, Reason.OTHER_SETTINGS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from hypothesis import strategies as st
 
 from jsam.errors import InputError
 from jsam.flower.terms import Terms
-from jsam.flower.verification import Status, verify
+from jsam.flower.verification import Status, check_loss_weight, verify
+from jsam.mechanism.budgeting import loss_weight_for_budget
+from jsam.mechanism.mechanisms import mechanism_named
+from jsam.mechanism.priors import parse_prior
 from jsam.privacy import spent_epsilons_pld
 from tests.conftest import require
 from tests.flower.offers import forged, offer, public_inputs
@@ -100,6 +104,33 @@ def test_an_impossible_sensitivity_is_bad_input(sensitivity: float) -> None:
 @pytest.mark.parametrize("delta", [5e-324, 1e-300, 1e-3])
 def test_extreme_numbers_are_judged_and_never_crash(epsilon: float, delta: float) -> None:
     assert "noise" in violated(forged(offer(), epsilon=epsilon, delta=delta, noise_multiplier=0.0, noise_std=0.0))
+
+
+@pytest.fixture
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("_own_cache")
+def test_the_loss_weight_must_be_what_the_budget_gives() -> None:
+    rule = mechanism_named("usbm", loss_weight=1.0)
+    right = loss_weight_for_budget(rule, 10.0, prior=parse_prior("uniform:0,1"), num_clients=3).loss_weight
+    for weight, status in ((right, Status.PASSED), (right * 1.001, Status.VIOLATED)):
+        terms = offer(public=public_inputs(mechanism="usbm", budget=10.0, loss_weight=weight))
+        assert check_loss_weight(terms).status is status
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"budget": None}, Status.PASSED),
+        ({"budget": 10.0, "prior": "empirical:/etc/passwd"}, Status.NOT_CHECKED),
+        ({"budget": 10.0, "prior": "nonsense:1"}, Status.VIOLATED),
+        ({"budget": 10.0, "mechanism": "nonsense"}, Status.VIOLATED),
+    ],
+)
+def test_a_loss_weight_that_cannot_be_computed_says_so(changes: dict[str, Any], status: Status) -> None:
+    assert check_loss_weight(offer(public=public_inputs(**changes))).status is status
 
 
 def test_a_second_accountant_agrees_that_the_offer_is_kept() -> None:

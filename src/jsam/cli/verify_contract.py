@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jsam.cli.options import ResultOptions, with_options
-from jsam.cli.output import EXIT_VIOLATION, Format, check_targets, chosen_format, deliver, rendered
+from jsam.cli.output import EXIT_VIOLATION, Format, check_targets, chosen_format, deliver, progress_bar, rendered
 from jsam.errors import InputError
 from jsam.report.plain import csv_text, json_text
 
@@ -52,6 +52,10 @@ def verify_contract(
             rich_help_panel=OWN,
         ),
     ] = None,
+    loss_weight: Annotated[
+        bool,
+        typer.Option("--check-loss-weight", help="Compute again what the budget gives for N clients (up to a minute)."),
+    ] = False,
     result: ResultOptions,
 ) -> None:
     """Check the terms in TERMS.json without asking anybody: hash, noise, draws, payment, policy.
@@ -61,7 +65,7 @@ def verify_contract(
     Exit codes: 0 everything holds, 1 something does not, 2 bad input (one line on standard error).
     """
     from jsam.flower.terms import Terms
-    from jsam.flower.verification import verify
+    from jsam.flower.verification import check_loss_weight, verify
 
     sources = [str(path) for path in (terms, policy) if path is not None]
     check_targets(result.output, sources=sources)
@@ -70,6 +74,9 @@ def verify_contract(
     offered = Terms.load(terms)
     found = verify(offered, sensitivity, samples)
     checks = [check.as_dict() for check in found.checks]
+    if loss_weight:
+        with progress_bar("Loss weight") as bar:
+            checks.append(check_loss_weight(offered, bar.reach).as_dict())
     if policy is not None:
         checks += _policy_checks(offered, policy, ledger)
     ok = all(check["status"] != "violated" for check in checks)

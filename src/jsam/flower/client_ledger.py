@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jsam.errors import JsamError
+from jsam.flower.announcement import Announcement
 from jsam.flower.client_store import CampaignStore, DamagedError
 from jsam.flower.policy import Policy
 from jsam.flower.refusal import Reason, Refused
@@ -59,10 +60,29 @@ class ClientLedger:
         self.wait = wait
         self._campaigns = self.folder / "campaigns"
 
-    def accept(self, terms: Terms, *, sensitivity: float | None = None, samples: int | None = None) -> None:
+    def hear(self, published: str) -> None:
+        """Keep what a server published (JSON), before reporting under it: the first word of a campaign stands."""
+        announcement = Announcement.from_json(published)
+        with self._locked(), _translated():
+            store = CampaignStore.of(self._campaigns, announcement.campaign)
+            earlier = store.published
+            if earlier is None:
+                store.keep_published(announcement.text)
+            elif Announcement.from_json(earlier).values != announcement.values:
+                raise Refused(Reason.RULES_CHANGED, "other rules were published for this campaign before")
+
+    def accept(
+        self,
+        terms: Terms,
+        *,
+        sensitivity: float | None = None,
+        samples: int | None = None,
+        published: bool = False,
+    ) -> None:
         """Agree to an offer, after checking it and the policy. The same offer again changes nothing.
 
-        Another offer for the same campaign (a re-plan) takes its place as long as nothing was released under it.
+        Another offer for the same campaign (a re-plan) takes its place as long as nothing was released under it. It
+        must follow the rules that were published; with `published` it must be a campaign whose rules were heard.
         """
         with self._locked(), _translated():
             store = CampaignStore.of(self._campaigns, terms.campaign)
@@ -73,6 +93,7 @@ class ClientLedger:
                     return
                 if store.releases():
                     raise Refused(Reason.CONTRACT_IN_USE, "this campaign has releases under the terms accepted before")
+            _follow_the_rules(terms, store.published, needed=published)
             self._check(terms, sensitivity, samples)
             store.accept(terms)
 
@@ -205,6 +226,16 @@ def _translated() -> Iterator[None]:
         raise Refused(
             Reason.LEDGER_FAILED, "the client's books cannot be read or written; nothing is released"
         ) from error
+
+
+def _follow_the_rules(terms: Terms, published: str | None, *, needed: bool) -> None:
+    if published is None:
+        if needed:
+            raise Refused(Reason.UNKNOWN_CAMPAIGN, "no rules were published for this campaign before the report")
+        return
+    odd = Announcement.from_json(published).differences(terms)
+    if odd:
+        raise Refused(Reason.RULES_CHANGED, f"the offer is not by the published rules: {', '.join(odd)}")
 
 
 def _agreed_release(request: Request, terms: Terms) -> Release:

@@ -37,7 +37,7 @@ class CampaignStore:
     @classmethod
     def of(cls, root: Path, campaign: str) -> CampaignStore:
         """A server chooses campaign names, so a name is never a path: its hash is."""
-        return cls(root / hashlib.sha256(campaign.encode()).hexdigest()[:32])
+        return cls(root / hashlib.sha256(campaign.encode(errors="surrogatepass")).hexdigest()[:32])
 
     @classmethod
     def all_in(cls, root: Path) -> list[CampaignStore]:
@@ -54,6 +54,17 @@ class CampaignStore:
     @property
     def closed(self) -> bool:
         return (self.folder / "closed").exists()
+
+    @property
+    def published(self) -> str | None:
+        try:
+            return (self.folder / "published.json").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def keep_published(self, text: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / "published.json", text.encode())
 
     @property
     def terms(self) -> Terms:

@@ -21,6 +21,7 @@ class Reason(StrEnum):
     TOO_MANY_DRAWS = "too-many-draws"
     EPSILON_EXHAUSTED = "epsilon-exhausted"
     POLICY_TOTAL = "policy-total"
+    RULES_CHANGED = "rules-changed"
     INVALID_TERMS = "invalid-terms"
     DECLINED = "declined"
     CONTRACT_IN_USE = "contract-in-use"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -14,6 +14,8 @@ from jsam.privacy import epsilon_of, noise_multiplier
 
 # Products of a few floats agree to this (relative), whatever the machine; the promise itself is judged without it.
 ROUNDING = 1e-9
+# Another machine's rounding moves the search for a loss weight by no more.
+LOSS_WEIGHT_TOLERANCE = 1e-6
 
 
 class Status(StrEnum):
@@ -70,6 +72,45 @@ def verify(terms: Terms, sensitivity: float | None = None, samples: int | None =
         _payment(terms, sensitivity),
     )
     return Verification(terms=terms, checks=checks)
+
+
+def check_loss_weight(terms: Terms, progress: Callable[[float], None] | None = None) -> Check:
+    """Whether the loss weight is what the budget gives for N clients: computed again, which takes a while."""
+    from jsam.mechanism.budgeting import loss_weight_for_budget
+    from jsam.mechanism.mechanisms import mechanism_named
+    from jsam.mechanism.priors import parse_prior
+
+    name, public = "loss weight", terms.public
+    if public.budget is None:
+        return Check(name=name, status=Status.PASSED, message=f"the constant {public.loss_weight:g}, no budget")
+    if public.prior.strip().startswith("empirical"):
+        # It would name a file, and a server must not choose which of a client's files are read.
+        return Check(
+            name=name, status=Status.NOT_CHECKED, message="the prior is in a file, which the terms do not hold"
+        )
+    try:
+        mechanism = mechanism_named(
+            public.mechanism,
+            loss_weight=1.0,
+            noise_weight=public.noise_weight,
+            bias_weight=public.bias_weight,
+            max_selection_prob=public.max_selection_prob,
+            max_epsilon=public.max_epsilon,
+        )
+        found = loss_weight_for_budget(
+            mechanism,
+            public.budget,
+            prior=parse_prior(public.prior),
+            num_clients=public.num_clients,
+            probability=public.budget_probability,
+            seed=public.budget_seed,
+            progress=progress,
+        ).loss_weight
+    except InputError as error:
+        return _check(name, False, f"it cannot be computed from the public inputs: {error}")
+    good = math.isclose(found, public.loss_weight, rel_tol=LOSS_WEIGHT_TOLERANCE)
+    message = f"{public.loss_weight:.9g} in the terms; a budget of {public.budget:g} for {public.num_clients} clients"
+    return _check(name, good, f"{message} gives {found:.9g}")
 
 
 def _hash(terms: Terms) -> Check:
