@@ -194,7 +194,9 @@ class ClientLedger:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         with _translated():
-            self._campaigns.mkdir(parents=True, exist_ok=True)
+            # Not for other users of the machine: the books tell what this client sells its privacy for.
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._campaigns.mkdir(exist_ok=True)
             handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             with _translated():
