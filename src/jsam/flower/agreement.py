@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,11 +96,14 @@ def agree(
     """
     declined: dict[str, str] = {}
     left = dict(reports)
+    terms: dict[str, Terms] = {}
     for attempt in (1, 2):
         if not left:
             raise NobodyLeftError(f"all clients declined: {_words(declined)}")
         preparation = prepared(published, left)
-        terms = terms_of(published, preparation, left)
+        before, terms = terms, terms_of(published, preparation, left)
+        # Who accepted the first offer and is not bought from in the second plan is free again.
+        withdraw(exchange, roster, published.campaign, before.keys() & left.keys() - terms.keys(), conduct)
         answers = _offer(exchange, roster, terms, conduct.offer_seconds)
         said_no = {name: answer for name, answer in answers.items() if answer is not None}
         logger.info("offer %d: %d of %d accepted", attempt, len(answers) - len(said_no), len(answers))
@@ -113,6 +116,16 @@ def agree(
     if not accepted:
         raise NobodyLeftError(f"nobody accepted: {_words(declined)}")
     return Agreement(preparation=preparation, terms=accepted, declined=declined)
+
+
+def withdraw(exchange: Exchange, roster: Roster, campaign: str, names: Iterable[str], conduct: Conduct) -> None:
+    """Tell clients that a campaign is over for them, so that their books need not hold ε ready for it any longer.
+
+    Nobody's privacy depends on this message, so it is sent once and not insisted on.
+    """
+    nodes = [node for name in names if (node := roster.node_of(name)) is not None]
+    content = RecordDict({"close": ConfigRecord({"campaign": campaign})})
+    exchange.ask(dict.fromkeys(nodes, content), "query.close", min(conduct.offer_seconds, 30.0))
 
 
 def prepared(published: Published, reports: Mapping[str, Report]) -> Preparation:

@@ -42,11 +42,15 @@ def client_app(noise: Noise = fresh_noise) -> ClientApp:
 
     @app.query("elicit")
     def elicit(message: Message, context: Context) -> Message:
-        return _answered(message, lambda: _elicit(context))
+        return _answered(message, lambda: _elicit(message, context))
 
     @app.query("offer")
     def offer(message: Message, context: Context) -> Message:
         return _answered(message, lambda: _offer(message, context))
+
+    @app.query("close")
+    def close(message: Message, context: Context) -> Message:
+        return _answered(message, lambda: _close(message, context))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -59,23 +63,31 @@ def _hello(context: Context) -> Answer:
     return {"client": ClientFiles.of_node(context.node_config).name}, None
 
 
-def _elicit(context: Context) -> Answer:
+def _elicit(message: Message, context: Context) -> Answer:
     files = ClientFiles.of_node(context.node_config)
     samples = len(files.records()[1])
+    # Kept before the report leaves: the offer will be held against it.
+    _ledger(files).hear(str(_record(message, "published").get("text", "")))
     return {"client": files.name, "sensitivity": float(files.sensitivity), "samples": samples}, None
 
 
 def _offer(message: Message, context: Context) -> Answer:
     files = ClientFiles.of_node(context.node_config)
     try:
-        terms = Terms.from_json(str(_record(message, "offer")["terms"]))
+        terms = Terms.from_json(str(_record(message, "offer").get("terms", "")))
     except InputError as error:
         raise Refused(Reason.MALFORMED, "the offer holds no terms that can be read") from error
     if terms.client != files.name:
         raise Refused(Reason.OTHER_CONTRACT, "the offer is for another client")
-    ledger = ClientLedger(files.ledger, files.policy)
-    ledger.accept(terms, sensitivity=files.sensitivity, samples=len(files.records()[1]))
+    samples = len(files.records()[1])
+    _ledger(files).accept(terms, sensitivity=files.sensitivity, samples=samples, published=True)
     return {"accepted": terms.hash}, None
+
+
+def _close(message: Message, context: Context) -> Answer:
+    campaign = str(_record(message, "close").get("campaign", ""))
+    _ledger(ClientFiles.of_node(context.node_config)).close(campaign)
+    return {"closed": campaign}, None
 
 
 def _release(message: Message, context: Context, noise: Noise) -> Answer:
@@ -83,7 +95,7 @@ def _release(message: Message, context: Context, noise: Noise) -> Answer:
     asked = dict(_record(message, "request"))
     ask_id = str(asked.pop("ask_id", ""))
     request = Request.from_dict(asked)
-    ledger = ClientLedger(files.ledger, files.policy)
+    ledger = _ledger(files)
 
     def compute(release: Release) -> bytes:
         from jsam.flower.parameters import clipped_mean
@@ -97,6 +109,10 @@ def _release(message: Message, context: Context, noise: Noise) -> Answer:
 
     reply = ledger.answer(request, compute)
     return {"ask_id": ask_id, "round": request.round}, np.load(io.BytesIO(reply), allow_pickle=False)
+
+
+def _ledger(files: ClientFiles) -> ClientLedger:
+    return ClientLedger(files.ledger, files.policy)
 
 
 def _parameters(message: Message) -> NDArray[np.float32]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +22,15 @@ from jsam.flower.app_folder import CLIENT_APP, write_app
 from jsam.flower.client_files import ClientFiles
 from jsam.flower.client_ledger import ClientLedger
 from jsam.flower.identity import Certificates
-from jsam.flower.processes import Child, ProcessError, free_port, program, quiet_environment, stop_all
+from jsam.flower.own_app import OWN_APP
+from jsam.flower.processes import (
+    Child,
+    ProcessError,
+    free_port,
+    program,
+    quiet_environment,
+    stop_all,
+)
 from jsam.flower.statement import Statement
 
 CONNECTION = "jsam-local"
@@ -43,14 +54,18 @@ class RunStatus:
 class LocalFederation:
     """Processes under `folder`, on free ports of the loopback interface; leaving the context ends all of them.
 
-    With `certificates` everything goes over TLS and every SuperNode proves its key; without, in plain text.
+    With `certificates` everything goes over TLS and every SuperNode proves its key; without, in plain text. Nodes
+    run `own_app` from this installation whatever a run ships; with None, as Flower does by itself, what it ships.
     """
 
-    def __init__(self, folder: Path, *, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, certificates: Certificates | None = None, own_app: str | None = OWN_APP
+    ) -> None:
         self.folder = folder.absolute()
+        self.own_app = own_app
         self.home = self.folder / "flower"
         self.certificates = certificates
-        self.environment = quiet_environment(self.home)
+        self.environment = {**quiet_environment(self.home), "TMPDIR": tempfile.mkdtemp(prefix="jsam-")}
         self.port = 0
         self.superlink: Child | None = None
         self.nodes: dict[str, Child] = {}
@@ -90,9 +105,13 @@ class LocalFederation:
         return self.start_node(name, options=options)
 
     def start_node(self, name: str, *, options: tuple[str, ...] | None = None) -> Child:
-        command = [program("flower-supernode"), "--superlink", f"127.0.0.1:{self.port}"]
-        command += ["--host", "127.0.0.1", "--port", str(free_port())]
-        command += ["--node-config", f"client-file={json.dumps(str(self.client_files[name]))}"]
+        """A node for a client that is known, perhaps after it was killed."""
+        file = self.client_files[name]
+        if self.own_app is None:
+            command = [program("flower-supernode"), "--node-config", f"client-file={json.dumps(str(file))}"]
+        else:
+            command = [sys.executable, "-P", "-m", "jsam.flower.supernode", self.own_app, str(file)]
+        command += ["--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", str(free_port())]
         if options is not None:
             command += options
         elif self.certificates is None:
@@ -157,10 +176,16 @@ class LocalFederation:
         children, self._children = self._children, []
         with _not_interrupted():
             stop_all(children[::-1])
+            # Killed nodes leave their sockets here.
+            shutil.rmtree(self.environment["TMPDIR"], ignore_errors=True)
 
     def _start(self, name: str, command: list[str]) -> Child:
         child = Child(
-            name, command, environment=self.environment, log=self.folder / "logs" / f"{name}.log", folder=self.folder
+            name,
+            command,
+            environment=self.environment,
+            log=self.folder / "logs" / f"{name}.log",
+            folder=self.folder,
         )
         self._children.append(child)
         return child
