@@ -9,8 +9,9 @@ from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
 
-from jsam.errors import InputError, JsamError, ReportError
-from jsam.flower.exchange import Exchange
+from jsam.errors import InputError, JsamError
+from jsam.flower.errands import Errands
+from jsam.flower.exchange import Exchange, Reply
 from jsam.flower.published import Conduct, Published
 from jsam.flower.roster import Roster
 from jsam.flower.terms import Terms
@@ -21,6 +22,7 @@ from jsam.training.preparation import Preparation
 logger = logging.getLogger("flwr.jsam")
 
 SILENT = "silent"
+_MOMENT = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,31 +62,53 @@ class NobodyLeftError(JsamError):
 
 def elicit(exchange: Exchange, roster: Roster, published: Published, conduct: Conduct) -> dict[str, Report]:
     """Ask all who are online; whoever stays silent or reports outside the prior's support is not in the market."""
-    nodes = exchange.wait_for_nodes(conduct.clients, conduct.wait_seconds)
-    roster.online = nodes
+    asked = exchange.wait_for_nodes(conduct.clients, conduct.wait_seconds)
+    roster.online = asked
     question = RecordDict({"published": ConfigRecord({"text": published.to_json(), "digest": published.digest})})
-    replies = exchange.ask(dict.fromkeys(sorted(nodes), question), "query.elicit", conduct.elicit_seconds)
+    waiting: dict[str, int] = {}
     reports: dict[str, Report] = {}
-    for node, reply in replies.items():
-        name = roster.hear(node, reply)
-        if name is None or name in reports:
-            continue
-        try:
-            report = Report(
-                sensitivity=float(reply.config["sensitivity"]),  # type: ignore[arg-type]
-                samples=int(reply.config["samples"]),  # type: ignore[arg-type]
-            )
-            if report.samples < 1:
-                raise InputError("samples must be at least 1")
-            published.check_report(name, report.sensitivity)
-        except (KeyError, TypeError, ValueError, ReportError) as error:
-            logger.warning("the report of %s cannot be used: %s", name, error)
-            continue
-        reports[name] = report
-    logger.info("%d of %d nodes reported", len(reports), len(nodes))
+
+    def put(nodes: set[int], seconds: float) -> None:
+        for node in sorted(nodes):
+            message_id = exchange.send(node, "query.elicit", question, ttl=max(1.0, seconds))
+            if message_id is not None:
+                waiting[message_id] = node
+
+    put(asked, conduct.elicit_seconds)
+    deadline = exchange.now() + conduct.elicit_seconds
+    while waiting and exchange.now() < deadline:
+        for reply in exchange.collect(waiting):
+            _take_down(roster, waiting.pop(reply.message_id), reply, published, reports)
+        if len(reports) >= conduct.clients:
+            # Everybody who was expected is there; whoever else is online gets a moment more.
+            deadline = min(deadline, exchange.now() + _MOMENT)
+        # A node that was restarted is another node, and its client has not been heard.
+        new = exchange.nodes() - asked
+        roster.online |= new
+        asked |= new
+        put(new, deadline - exchange.now())
+        if waiting:
+            exchange.pause()
+    logger.info("%d clients reported, %d nodes asked", len(reports), len(asked))
     if not reports:
-        raise NobodyLeftError(f"no client reported within {conduct.elicit_seconds:g} s ({len(nodes)} nodes online)")
+        raise NobodyLeftError(f"no client reported within {conduct.elicit_seconds:g} s ({len(asked)} nodes asked)")
     return dict(sorted(reports.items()))
+
+
+def _take_down(roster: Roster, node: int, reply: Reply, published: Published, reports: dict[str, Report]) -> None:
+    """The first report of a name stands."""
+    name = roster.hear(node, reply)
+    if name is None or name in reports:
+        return
+    try:
+        sensitivity, samples = reply.config["sensitivity"], reply.config["samples"]
+        if not isinstance(sensitivity, float) or not isinstance(samples, int) or samples < 1:
+            raise InputError(f"sensitivity is {sensitivity!r} and samples {samples!r}")
+        published.check_report(name, sensitivity)
+    except (KeyError, InputError) as error:
+        logger.warning("the report of %s cannot be used: %s", name, error)
+        return
+    reports[name] = Report(sensitivity=sensitivity, samples=samples)
 
 
 def agree(
@@ -104,7 +128,7 @@ def agree(
         before, terms = terms, terms_of(published, preparation, left)
         # Who accepted the first offer and is not bought from in the second plan is free again.
         withdraw(exchange, roster, published.campaign, before.keys() & left.keys() - terms.keys(), conduct)
-        answers = _offer(exchange, roster, terms, conduct.offer_seconds)
+        answers = _offer(exchange, roster, terms, conduct)
         said_no = {name: answer for name, answer in answers.items() if answer is not None}
         logger.info("offer %d: %d of %d accepted", attempt, len(answers) - len(said_no), len(answers))
         declined.update(said_no)
@@ -157,25 +181,18 @@ def terms_of(published: Published, preparation: Preparation, reports: Mapping[st
     }
 
 
-def _offer(exchange: Exchange, roster: Roster, terms: Mapping[str, Terms], timeout: float) -> dict[str, str | None]:
+def _offer(exchange: Exchange, roster: Roster, terms: Mapping[str, Terms], conduct: Conduct) -> dict[str, str | None]:
     """None for who accepted, else the reason that was given."""
-    roster.refresh()
-    route = {name: roster.node_of(name) for name in terms}
-    contents = {
-        node: RecordDict({"offer": ConfigRecord({"terms": terms[name].to_json()})})
-        for name, node in route.items()
-        if node is not None
-    }
-    replies = exchange.ask(contents, "query.offer", timeout)
-    answers: dict[str, str | None] = {}
-    for name, node in route.items():
-        reply = None if node is None else replies.get(node)
-        if reply is None or reply.error is not None:
-            answers[name] = SILENT
-        elif reply.config.get("accepted") == terms[name].hash:
-            answers[name] = None
-        else:
-            answers[name] = f"{reply.config.get('refused', SILENT)!s}: {reply.config.get('text', '')!s}"
+    answers: dict[str, str | None] = dict.fromkeys(terms, SILENT)
+
+    def take(name: str, reply: Reply) -> None:
+        accepted = reply.config.get("accepted") == terms[name].hash
+        reason = f"{reply.config.get('refused', SILENT)!s}: {reply.config.get('text', '')!s}"
+        answers[name] = None if accepted else reason
+
+    Errands(exchange, roster, terms, "query.offer", seconds=conduct.offer_seconds, repeat=conduct.repeat_seconds).run(
+        lambda name: RecordDict({"offer": ConfigRecord({"terms": terms[name].to_json()})}), take
+    )
     return answers
 
 

@@ -20,7 +20,7 @@ from jsam.errors import InputError
 from jsam.flower.client_files import ClientFiles
 from jsam.flower.client_ledger import ClientLedger
 from jsam.flower.noise import fresh_noise
-from jsam.flower.refusal import Reason, Refused
+from jsam.flower.refusal import FAILED, Reason, Refused
 from jsam.flower.requests import Request
 from jsam.flower.terms import Terms
 from jsam.privacy import Release
@@ -28,7 +28,6 @@ from jsam.privacy import Release
 Noise = Callable[[float, int], NDArray[np.float32]]
 Answer = tuple[Mapping[str, Any], NDArray[np.float32] | None]
 
-FAILED = "failed"
 logger = logging.getLogger("flwr.jsam")
 
 

@@ -30,6 +30,10 @@ class Reason(StrEnum):
     BUSY = "busy"
 
 
+# What a client says when it could not answer for a reason of its own, which it keeps to itself.
+FAILED = "failed"
+
+
 class Refused(JsamError):  # noqa: N818 - not an error of the program: the client's right
     """The client releases nothing. `code` and `text` may be sent; what caused it (`__cause__`) stays at home."""
 

@@ -18,7 +18,7 @@ from jsam.flower.exchange import Exchange
 from jsam.flower.parameters import digest, flattened, initial_model, put_into
 from jsam.flower.published import Conduct, Published
 from jsam.flower.roster import Roster
-from jsam.flower.rounds import Ask, Gathered, Gathering
+from jsam.flower.rounds import Ask, Gathered, gather
 from jsam.flower.server_store import ModelState, ServerStore
 from jsam.privacy import Ledger, Round
 from jsam.privacy.files import write_atomically
@@ -160,17 +160,15 @@ class _Campaign:
 
     def _gathered(self, asks: Mapping[str, Ask], state: ModelState, index: int) -> Gathered:
         stored = {name: release for name, release in self.store.replies(index).items() if name in asks}
-        gathering = Gathering(
+        found = gather(
             self.exchange,
             self.roster,
             {name: ask for name, ask in asks.items() if name not in stored},
             state.parameters,
-            round_seconds=self.conduct.round_seconds,
-            repeat_seconds=self.conduct.repeat_seconds,
+            self.conduct,
             before_asking=self._record,
             on_reply=lambda ask, release: self.store.keep_reply(index, ask.client, release),
         )
-        found = gathering.run()
         return Gathered(releases={**stored, **found.releases}, missing=found.missing)
 
     def _record(self, ask: Ask) -> None:
