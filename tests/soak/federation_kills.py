@@ -22,6 +22,7 @@ from typing import Any
 
 from jsam.flower.local import LocalFederation
 from jsam.flower.local_campaign import deal_out
+from jsam.flower.processes import Child
 from jsam.flower.published import Published
 from jsam.flower.server_store import ServerStore
 from jsam.privacy import check_contract, read_ledger
@@ -36,6 +37,7 @@ def soak(kills: int, folder: Path, *, seed: int, server_kills: int = 0, rounds: 
     """Kill until so many have hit and all campaigns have ended; raises AssertionError at the first ε too much."""
     rng, began = random.Random(seed), time.monotonic()
     found: Counter[str] = Counter()
+    _arrivals_before.clear()
     rules = _rules(0, rounds)
     files = deal_out(folder / "clients", rules, clients=CLIENTS, dataset="digits")
     campaigns = 0
@@ -104,7 +106,7 @@ def _campaign(
             run_id = federation.submit({**values, **patience, "min_share": 0.0})
             found["server kills"] += 1
             kill_server = False
-        if found["kills"] < kills:
+        if found["kills"] < kills and _all_connected(federation):
             time.sleep(rng.random() * LONGEST_WAIT)
             _kill(federation, rng, found)
         else:
@@ -124,8 +126,22 @@ def _kill(federation: LocalFederation, rng: random.Random, found: Counter[str]) 
             found["answering"] += 1
     else:
         child.kill()
+        _arrivals_before[name] = _arrivals(child)
         federation.start_node(name)
     found["kills"] += 1
+
+
+def _all_connected(federation: LocalFederation) -> bool:
+    """Whether every node is back: killing one that is still starting would hit nothing."""
+    return all(_arrivals(child) > _arrivals_before.get(name, 0) for name, child in federation.nodes.items())
+
+
+_arrivals_before: dict[str, int] = {}
+
+
+def _arrivals(child: Child) -> int:
+    """A SuperNode logs its id when the SuperLink has let it in; the log goes on after a restart."""
+    return child.log.read_text(errors="replace").count("SuperNode ID")
 
 
 def _answering(group: int) -> list[int]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -30,12 +27,13 @@ from jsam.flower.processes import (
     program,
     quiet_environment,
     stop_all,
+    uninterrupted,
 )
 from jsam.flower.statement import Statement
 
 CONNECTION = "jsam-local"
 COMPLETED = "finished:completed"
-_START, _LOOK, _ASK_EVERY = 60.0, 0.3, 15.0
+_START, _COMMAND, _LOOK, _ASK_EVERY = 60.0, 120.0, 0.3, 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,21 +171,17 @@ class LocalFederation:
 
     def stop(self) -> None:
         """End everything, the nodes first."""
-        children, self._children = self._children, []
-        with _not_interrupted():
+        with uninterrupted():
+            children, self._children = self._children, []
             stop_all(children[::-1])
             # Killed nodes leave their sockets here.
             shutil.rmtree(self.environment["TMPDIR"], ignore_errors=True)
 
     def _start(self, name: str, command: list[str]) -> Child:
-        child = Child(
-            name,
-            command,
-            environment=self.environment,
-            log=self.folder / "logs" / f"{name}.log",
-            folder=self.folder,
-        )
-        self._children.append(child)
+        log = self.folder / "logs" / f"{name}.log"
+        with uninterrupted():
+            child = Child(name, command, environment=self.environment, log=log, folder=self.folder)
+            self._children.append(child)
         return child
 
     def _await_port(self, child: Child) -> None:
@@ -209,33 +203,15 @@ class LocalFederation:
         return "\n".join(lines) + "\n"
 
     def _flwr(self, *arguments: str) -> str:
-        result = subprocess.run(
-            [program("flwr"), *arguments],
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        if result.returncode != 0:
-            text = " ".join((result.stdout + result.stderr).split())
-            raise ProcessError(f"flwr {arguments[0]} failed: {text[-400:]}")
-        return result.stdout
-
-
-@contextlib.contextmanager
-def _not_interrupted() -> Iterator[None]:
-    """An impatient second Ctrl-C must not leave processes behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        log = self.folder / "logs" / "flwr.log"
+        written = log.stat().st_size if log.exists() else 0
+        child = self._start("flwr", [program("flwr"), *arguments])
+        code = child.process.wait(timeout=_COMMAND)
+        self._children.remove(child)
+        text = log.read_bytes()[written:].decode(errors="replace")
+        if code != 0:
+            raise ProcessError(f"flwr {arguments[0]} failed: {' '.join(text.split())[-400:]}")
+        return text
 
 
 def _json(text: str) -> dict[str, Any]:
