@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import socket
 import sys
@@ -16,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from jsam.flower.app_folder import CLIENT_APP, write_app
-from jsam.flower.client_files import ClientFiles
+from jsam.flower.client_files import SIMULATED_CLIENTS, ClientFiles
 from jsam.flower.client_ledger import ClientLedger
 from jsam.flower.identity import Certificates
 from jsam.flower.own_app import OWN_APP
@@ -54,16 +55,27 @@ class LocalFederation:
 
     With `certificates` everything goes over TLS and every SuperNode proves its key; without, in plain text. Nodes
     run `own_app` from this installation whatever a run ships; with None, as Flower does by itself, what it ships.
+
+    With `simulated`, a folder of client folders, Flower's simulation engine takes the place of SuperNodes: one virtual
+    client for each of them, in a few worker processes.
     """
 
     def __init__(
-        self, folder: Path, *, certificates: Certificates | None = None, own_app: str | None = OWN_APP
+        self,
+        folder: Path,
+        *,
+        certificates: Certificates | None = None,
+        own_app: str | None = OWN_APP,
+        simulated: Path | None = None,
     ) -> None:
         self.folder = folder.absolute()
         self.own_app = own_app
         self.home = self.folder / "flower"
         self.certificates = certificates
+        self.simulated = simulated
         self.environment = {**quiet_environment(self.home), "TMPDIR": tempfile.mkdtemp(prefix="jsam-")}
+        if simulated is not None:
+            self.environment[SIMULATED_CLIENTS] = str(simulated.absolute())
         self.port = 0
         self.superlink: Child | None = None
         self.nodes: dict[str, Child] = {}
@@ -90,10 +102,9 @@ class LocalFederation:
         (self.home / "config.toml").write_text(self._connection(), encoding="utf-8")
         command = [program("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--database", str(self.home / "superlink.db")]
-        if self.certificates is None:
-            command += ["--insecure"]
-        else:
-            command += self.certificates.superlink_options()
+        command += ["--insecure"] if self.certificates is None else self.certificates.superlink_options()
+        if self.simulated is not None:
+            command += ["--simulation"]
         self.superlink = self._start("superlink", command)
         self._await_port(self.superlink)
 
@@ -128,7 +139,7 @@ class LocalFederation:
     def submit(self, values: Mapping[str, object], *, clientapp: str = CLIENT_APP, app: Path | None = None) -> str:
         """Start a run with these settings; its id."""
         folder = app or write_app(self.folder / "app", values, clientapp=clientapp)
-        answer = self._flwr("run", str(folder), CONNECTION, "--format", "json")
+        answer = self._flwr("run", str(folder), CONNECTION, "--format", "json", *self._engine())
         run_id = _json(answer).get("run-id")
         if not run_id:
             raise ProcessError(f"the run was not accepted: {' '.join(answer.split())[-300:]}")
@@ -193,6 +204,15 @@ class LocalFederation:
                 return
             time.sleep(0.05)
         raise ProcessError(f"{child.name} did not start: {' '.join(child.tail(5).split())}")
+
+    def _engine(self) -> tuple[str, ...]:
+        """How the simulation engine shares this machine out: a worker a core, one message at a time in each."""
+        if self.simulated is None:
+            return ()
+        count = len(list(self.simulated.glob("client-*")))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        values = f"num-supernodes={count} client-resources-num-cpus=1 init-args-num-cpus={cores}"
+        return ("--federation-config", values)
 
     def _connection(self) -> str:
         lines = [f"[superlink.{CONNECTION}]", f'address = "127.0.0.1:{self.port}"']

@@ -119,8 +119,7 @@ class Child:
     @property
     def left(self) -> bool:
         """Whether anything of its group is still there."""
-        self.process.poll()
-        return group_alive(self.group)
+        return self.process.poll() is None or group_alive(self.group)
 
 
 def group_alive(group: int) -> bool:
@@ -149,7 +148,9 @@ def stop_all(children: Sequence[Child]) -> None:
             child.signal(signal.SIGKILL)
     _until_gone(children, _GRACE)
     for child in children:
-        child.process.poll()
+        # A process whose main thread has ended looks like a zombie while other threads go on.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.process.wait(timeout=_GRACE)
     left = [child.name for child in children if child.left]
     if left:
         raise ProcessError(f"processes would not end: {', '.join(left)}")
