@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+
+from tests.conftest import require
+
+if not TYPE_CHECKING:
+    require("flwr", extra="flower")
 
 from jsam.flower import server_campaign
 from jsam.flower.server_store import ServerStore

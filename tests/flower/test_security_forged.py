@@ -6,10 +6,16 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+
+from tests.conftest import require
+
+if not TYPE_CHECKING:
+    require("flwr", extra="flower")
+
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from jsam.flower.requests import Request

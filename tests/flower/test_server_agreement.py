@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+
+from tests.conftest import require
+
+if not TYPE_CHECKING:
+    require("flwr", extra="flower")
+
 from flwr.app import Message
 
 from jsam.flower.agreement import NobodyLeftError

@@ -7,10 +7,16 @@ from collections import Counter
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+
+from tests.conftest import require
+
+if not TYPE_CHECKING:
+    require("flwr", extra="flower")
+
 from flwr.app import Message
 
 from jsam.flower import server_store

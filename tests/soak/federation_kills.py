@@ -2,7 +2,9 @@
 
 `python -m tests.soak.federation_kills --kills 50` writes results/soak/federation-kills.json; `make test` kills a few
 times. A kill hits a SuperNode with all that it started, or only the process that answers a message; the SuperNode comes
-back at once. Every few campaigns the SuperLink and its ServerApp are killed too, and the campaign is started again.
+back at once. In some campaigns the SuperLink and its ServerApp are killed too, and the campaign is started again.
+
+The app that these runs ship is hostile. Nodes that ran it would leave a trace and answer nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from jsam.flower.app_folder import write_app
 from jsam.flower.local import LocalFederation
 from jsam.flower.local_campaign import deal_out
 from jsam.flower.processes import Child
@@ -30,6 +33,12 @@ from jsam.privacy import check_contract, read_ledger
 RESULT = Path("results/soak/federation-kills.json")
 CLIENTS, ROUNDS, PER_ROUND = 3, 6, 3
 LONGEST_CAMPAIGN = 1200.0
+HOSTILE = """\
+from pathlib import Path
+
+Path({trace!r}).touch()
+app = None
+"""
 LONGEST_WAIT = 5.0  # seconds; about what a message takes, so that kills fall into all of its stages
 
 
@@ -90,7 +99,10 @@ def _campaign(
     store = ServerStore(folder / f"server-{rules.campaign}")
     values = {**rules.as_dict(), "clients": CLIENTS, "store": str(store.path), "dataset": "", "rebind": True}
     patience = {"elicit_seconds": 60.0, "offer_seconds": 60.0, "round_seconds": 300.0, "repeat_seconds": 20.0}
-    run_id = federation.submit({**values, **patience, "min_share": 0.0})
+    app = write_app(folder / "app", {**values, **patience, "min_share": 0.0}, clientapp="hostile:app")
+    trace = folder / "the-shipped-app-was-run"
+    (app / "hostile.py").write_text(HOSTILE.format(trace=str(trace)))
+    run_id = federation.submit({}, app=app)
     seen: dict[tuple[str, str], str] = {}
     at_round = rng.randrange(1, rules.rounds) if kill_server else -1
     deadline = time.monotonic() + LONGEST_CAMPAIGN
@@ -103,7 +115,7 @@ def _campaign(
             assert federation.superlink is not None
             federation.superlink.kill()
             federation.start_superlink()
-            run_id = federation.submit({**values, **patience, "min_share": 0.0})
+            run_id = federation.submit({}, app=app)
             found["server kills"] += 1
             kill_server = False
         if found["kills"] < kills and _all_connected(federation):
@@ -114,6 +126,7 @@ def _campaign(
         _check(federation, rules, seen)
     assert federation.wait(run_id, timeout=60, over=lambda: True).completed, store.outcome.read_text()
     _check(federation, rules, seen)
+    assert not trace.exists()
     _settle(federation, store, rules, found)
 
 

@@ -119,6 +119,7 @@ class Child:
     @property
     def left(self) -> bool:
         """Whether anything of its group is still there."""
+        # A process whose main thread has ended looks like a zombie while other threads go on; only `poll` can tell.
         return self.process.poll() is None or group_alive(self.group)
 
 
@@ -147,10 +148,6 @@ def stop_all(children: Sequence[Child]) -> None:
         if child.left:
             child.signal(signal.SIGKILL)
     _until_gone(children, _GRACE)
-    for child in children:
-        # A process whose main thread has ended looks like a zombie while other threads go on.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.process.wait(timeout=_GRACE)
     left = [child.name for child in children if child.left]
     if left:
         raise ProcessError(f"processes would not end: {', '.join(left)}")
