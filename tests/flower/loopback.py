@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,6 +144,17 @@ class Federation:
         # Node ids of 64 bits, as Flower's are: they do not survive a float.
         grid = LoopbackGrid({2**63 + 12345 + k: (app, {"client-file": str(file)}) for k, file in enumerate(files)})
         return cls(folder=folder, dataset=dataset, spec=spec, files=files, grid=grid)
+
+    def copied(self, folder: Path) -> Federation:
+        """The same clients and server with folders of their own; messages sent so far stay in the log."""
+        shutil.copytree(self.folder, folder)
+        files = [folder / path.relative_to(self.folder) for path in self.files]
+        nodes = {
+            node: (app, {"client-file": str(file)})
+            for (node, (app, _)), file in zip(self.grid.nodes.items(), files, strict=True)
+        }
+        grid = LoopbackGrid(nodes, log=list(self.grid.log))
+        return Federation(folder=folder, dataset=self.dataset, spec=self.spec, files=files, grid=grid)
 
     def conduct(self, **changes: Any) -> Conduct:
         values: dict[str, Any] = {"clients": len(self.files), "store": str(self.folder / "server"), "dataset": "digits"}

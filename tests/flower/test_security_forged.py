@@ -28,15 +28,21 @@ from tests.flower.loopback import Federation, published
 RULES = published(rounds=4, per_round=3)
 
 
-@pytest.fixture
-def federation(tmp_path: Path) -> Federation:
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Federation:
     """Two clients that accepted their terms and answered rounds 0 and 1 of 4; the server stands before round 2."""
-    made = Federation.make(tmp_path, [0.2, 0.4])
+    made = Federation.make(tmp_path_factory.mktemp("prepared"), [0.2, 0.4])
     made.grid.fault = lambda message: "lost" if message.metadata.group_id == "2" else None
     with pytest.raises(CampaignStoppedError):
         made.run(RULES)
     made.grid.fault = lambda message: None
     return made
+
+
+@pytest.fixture
+def federation(prepared: Federation, tmp_path: Path) -> Federation:
+    """A copy for each test."""
+    return prepared.copied(tmp_path / "copy")
 
 
 def _terms(federation: Federation, name: str = "client-0") -> Terms:
