@@ -89,6 +89,8 @@ soak: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.kill_and_resume --kills 100
 	$(say) "Killing a client that answers at random moments, 500 times"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.client_ledger_kills --kills 500
+	$(say) "Killing clients and the server of a real federation at random moments, 50 times"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.federation_kills --kills 50 --server-kills 5
 
 clean:
 	rm -rf $(VENV) out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

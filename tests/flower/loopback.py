@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -42,6 +43,7 @@ class LoopbackGrid(Grid):
     nodes: dict[int, tuple[ClientApp, dict[str, Any]]]
     fault: Fault = lambda message: None
     shuffle: bool = False
+    keys: dict[int, bytes] = field(default_factory=dict)
     clock: float = 0.0
     log: list[Message] = field(default_factory=list)
     _waiting: dict[str, Message] = field(default_factory=dict)
@@ -55,6 +57,9 @@ class LoopbackGrid(Grid):
 
     def exchange(self) -> Exchange:
         return Exchange(self, now=self.now, sleep=self.sleep)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [NodeInfo(node_id=node, public_key=self.keys.get(node, b"")) for node in self.nodes]
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.nodes)

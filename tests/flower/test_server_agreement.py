@@ -17,6 +17,8 @@ if not TYPE_CHECKING:
 from flwr.app import Message
 
 from jsam.flower.agreement import NobodyLeftError
+from jsam.flower.identity import Certificates
+from jsam.flower.server_campaign import CampaignStoppedError
 from jsam.flower.server_store import ServerStore
 from jsam.training.contracts import load_contract
 from tests.flower.loopback import Federation, no_noise, published
@@ -143,3 +145,33 @@ def test_a_second_node_cannot_take_a_name(tmp_path: Path) -> None:
     federation.run(published(), clients=3)
     trained = {m.metadata.dst_node_id for m in federation.grid.log if m.metadata.message_type == "train"}
     assert len(trained) == 2
+
+
+def test_with_keys_a_node_must_have_proved_the_key_of_its_name(tmp_path: Path) -> None:
+    """Client 1 has a key of its own and calls itself client 0: it is nobody, and client 0 is not disturbed."""
+    federation = Federation.make(tmp_path, [0.2, 0.4])
+    first, second = federation.grid.nodes
+    made = Certificates.make(tmp_path / "keys", ["client-0", "client-1"])
+    proved = {first: made.public_key("client-0"), second: made.public_key("client-1")}
+    federation.grid.keys = {node: path.read_bytes() for node, path in proved.items()}
+    keys = made.folder
+    books = federation.run(published(campaign="honest"), keys=str(keys), store=str(tmp_path / "honest"))
+    assert len(books["clients"]) == 2
+    federation.grid.nodes = {second: federation.grid.nodes[first], first: federation.grid.nodes[first]}
+    books = federation.run(published(campaign="liar"), keys=str(keys), store=str(tmp_path / "liar"))
+    assert [entry["id"] for entry in books["clients"]] == ["client-0"]
+    asked = {m.metadata.dst_node_id for m in federation.grid.log if m.metadata.message_type == "train"}
+    assert json.loads((tmp_path / "liar" / "nodes.json").read_text()) == {"client-0": first}
+    assert asked == {first, second}
+
+
+def test_a_name_stays_with_its_node_when_the_server_restarts(tmp_path: Path) -> None:
+    federation = Federation.make(tmp_path, [0.2, 0.4])
+    federation.grid.fault = lambda m: "lost" if m.metadata.group_id == "1" else None
+    with pytest.raises(CampaignStoppedError):
+        federation.run(published())
+    federation.grid.fault = lambda m: None
+    impostor = {5: federation.grid.nodes[_node(federation, 0)]}
+    federation.grid.nodes = {**impostor, **federation.grid.nodes}
+    federation.run(published())
+    assert 5 not in {m.metadata.dst_node_id for m in federation.grid.log if m.metadata.message_type == "train"}

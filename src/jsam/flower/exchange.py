@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from jsam.flower.identity import public_key_text
+
 _PAUSE = 0.25
 
 
@@ -43,6 +45,10 @@ class Exchange:
     def nodes(self) -> set[int]:
         """Who is online."""
         return {int(node) for node in self._grid.get_node_ids()}
+
+    def public_keys(self) -> dict[int, str]:
+        """The key that each node proved to hold; empty where nodes are not asked for one."""
+        return {int(node.node_id): public_key_text(node.public_key) for node in self._grid.get_nodes()}
 
     def pause(self) -> None:
         self._sleep(_PAUSE)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
@@ -65,6 +66,16 @@ class Certificates:
     def supernode_options(self, name: str) -> list[str]:
         key = str(self.private_key(name))
         return ["--root-certificates", str(self.authority), "--auth-supernode-private-key", key]
+
+
+def public_key_text(data: bytes) -> str:
+    """One form for one key, whether it comes as PEM (from Flower) or as OpenSSH's line; empty if it is none."""
+    load = serialization.load_pem_public_key if b"-----BEGIN" in data else serialization.load_ssh_public_key
+    try:
+        key = load(data)
+    except (ValueError, UnsupportedAlgorithm):
+        return ""
+    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
 
 
 def _certificate(

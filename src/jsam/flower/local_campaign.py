@@ -105,6 +105,8 @@ def run_local(
         progress("nodes", {"clients": clients})
         # Without keys a node that restarts is a new node, so only then may a name move.
         values = {**published.as_dict(), "clients": clients, "store": str(store.path), "rebind": not tls}
+        if certificates is not None:
+            values["keys"] = str(certificates.folder)
         run_id = federation.submit({**values, "dataset": dataset})
         progress("submitted", {"run_id": run_id})
         watch = _Watch(store, progress)

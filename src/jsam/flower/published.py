@@ -7,11 +7,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jsam.errors import InputError
+from jsam.flower.identity import public_key_text
 from jsam.flower.terms import PublicInputs
 from jsam.mechanism.budgeting import loss_weight_for_budget
 from jsam.mechanism.contract import Contract
@@ -155,7 +157,10 @@ class Published:
 @dataclass(frozen=True, kw_only=True)
 class Conduct:
     """How the server goes about it: for how long it waits, and how many empty slots it bears. Nobody's contract depends
-    on this."""
+    on this.
+
+    `keys` is a folder with NAME.pub for each client; with it a node must have proved the key of the name that it gives.
+    """
 
     clients: int
     store: str
@@ -167,6 +172,7 @@ class Conduct:
     repeat_seconds: float = 60.0
     min_share: float = 0.5
     rebind: bool = False
+    keys: str = ""
 
     def __post_init__(self) -> None:
         if self.clients < 1:
@@ -178,6 +184,17 @@ class Conduct:
                 raise InputError(f"{name} is {getattr(self, name):g}; it must be finite and above 0")
         if not 0 <= self.min_share <= 1:
             raise InputError(f"min_share is {self.min_share:g}; it must lie from 0 to 1")
+
+    def public_keys(self) -> dict[str, str] | None:
+        """The keys by client; None where none were given."""
+        if not self.keys:
+            return None
+        found = {path.stem: public_key_text(path.read_bytes()) for path in sorted(Path(self.keys).glob("*.pub"))}
+        odd = [name for name, key in found.items() if not key]
+        if odd or not found:
+            what = f"{odd[0]}.pub is no public key" if odd else "it has no keys"
+            raise InputError(f"keys is {self.keys!r}: {what}; it must be a folder with NAME.pub for each client")
+        return found
 
 
 def from_run_config(config: Mapping[str, Any]) -> tuple[Published, Conduct]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from flwr.app import RecordDict
 
@@ -14,14 +15,24 @@ logger = logging.getLogger("flwr.jsam")
 class Roster:
     """Names that nodes gave.
 
-    With SuperNode authentication a key keeps its node id, so a name stays with the node that first gave it. Without,
+    Where clients' public keys are known by name (`keys`), only the node that proved a client's key bears its name. With
+    authentication alone a key keeps its node id, so a name stays with the node that first gave it. Without,
     a restarted node gets a new id, and its old one looks online for up to a minute after a kill: then (`rebind`) the
     latest node to give a name bears it. Whoever can reach the SuperLink could take a name that way.
     """
 
-    def __init__(self, exchange: Exchange, *, rebind: bool, ttl: float = 60.0) -> None:
-        self._exchange, self._rebind, self._ttl = exchange, rebind, ttl
-        self._nodes: dict[str, int] = {}
+    def __init__(
+        self,
+        exchange: Exchange,
+        *,
+        rebind: bool,
+        keys: Mapping[str, str] | None = None,
+        known: Mapping[str, int] | None = None,
+        ttl: float = 60.0,
+    ) -> None:
+        """`known`: who bore which name before the server was restarted."""
+        self._exchange, self._rebind, self._keys, self._ttl = exchange, rebind, keys, ttl
+        self._nodes: dict[str, int] = dict(known or {})
         self._heard: set[int] = set()
         self._asked: dict[str, tuple[int, float]] = {}
         self.online: set[int] = set()
@@ -46,14 +57,27 @@ class Roster:
         if not isinstance(name, str) or not name:
             return None
         self._heard.add(node)
+        if self._keys is not None and not self._proved(node, name):
+            logger.warning("a node calls itself %r and has not proved that client's key; it is ignored", name)
+            return None
         holder = self._nodes.get(name)
         if holder is not None and holder != node:
-            if not self._rebind:
+            if not self._rebind and self._keys is None:
                 logger.warning("a second node calls itself %r; it is ignored", name)
                 return None
             logger.info("%s is back as another node", name)
         self._nodes[name] = node
         return name
+
+    def _proved(self, node: int, name: str) -> bool:
+        assert self._keys is not None
+        key = self._exchange.public_keys().get(node, "")
+        return bool(key) and key == self._keys.get(name)
+
+    @property
+    def names(self) -> dict[str, int]:
+        """Who bears which name."""
+        return dict(self._nodes)
 
     def node_of(self, name: str) -> int | None:
         """The client's node if it is online."""

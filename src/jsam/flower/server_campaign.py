@@ -45,13 +45,19 @@ def run_campaign(exchange: Exchange, published: Published, conduct: Conduct) -> 
 
 
 def _run(exchange: Exchange, published: Published, conduct: Conduct, store: ServerStore) -> dict[str, Any]:
-    roster = Roster(exchange, rebind=conduct.rebind)
+    roster = Roster(
+        exchange,
+        rebind=conduct.rebind,
+        keys=conduct.public_keys(),
+        known=None if conduct.rebind else store.nodes(),
+    )
     with store.writing() as ledger:
         agreement = store.agreement(published)
         if agreement is None:
             reports = store.reports()
             if reports is None:
                 reports = elicit(exchange, roster, published, conduct)
+                store.save_nodes(roster.names)
                 store.save_reports(reports)
             else:
                 _find(exchange, roster, conduct, set(reports))

@@ -4,6 +4,7 @@ It is a run's folder like `jsam simulate` makes (config, contract, schedule, led
 
 published.json    what was published, before the first question
 reports.json      what clients reported; once it is there nobody is asked again
+nodes.json        which node gave which name
 agreement.json    who accepted which terms and who declined; once it is there nothing is offered again
 checkpoint.npz    parameters, momentum and the number of rounds that were applied
 replies/          the replies to the round that is being asked for, each stored before the next is waited for
@@ -110,6 +111,13 @@ class ServerStore:
 
     def save_reports(self, reports: Mapping[str, Report]) -> None:
         write_json(self.path / "reports.json", {name: report.as_dict() for name, report in reports.items()})
+
+    def nodes(self) -> dict[str, int]:
+        """Which node bore which name when reports were made."""
+        return self._read("nodes.json") if (self.path / "nodes.json").exists() else {}
+
+    def save_nodes(self, nodes: Mapping[str, int]) -> None:
+        write_json(self.path / "nodes.json", nodes)
 
     def agreement(self, published: Published) -> Agreement | None:
         if not (self.path / "agreement.json").exists():
