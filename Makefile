@@ -83,6 +83,7 @@ bench: $(READY)
 	$(say) 'Timings (correctness is the business of make test)'
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks.training_cpu
+	@$(BIN)/python -m benchmarks.flower_campaign
 
 soak: $(READY)
 	$(say) 'Killing training at random moments and resuming it, 100 times'
