@@ -18,6 +18,7 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
+from jsam.flower import processes
 from jsam.flower.processes import Child, group_alive, quiet_environment, stop_all
 from jsam.privacy import read_ledger
 
@@ -80,7 +81,7 @@ def test_interrupted_it_takes_all_its_processes_along(number: int, tmp_path: Pat
 
 
 @LINUX
-def test_a_stubborn_process_and_its_children_are_ended(tmp_path: Path) -> None:
+def test_a_stubborn_process_and_its_children_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ignores requests to end, with a child that does too."""
     stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(1000)"
     script = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {stubborn!r}]); {stubborn}"
@@ -90,6 +91,7 @@ def test_a_stubborn_process_and_its_children_are_ended(tmp_path: Path) -> None:
     while child.tail().count("up") < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert group_alive(child.group)
+    monkeypatch.setattr(processes, "_GRACE", 0.5)
     stop_all([child])
     assert not group_alive(child.group)
 

@@ -105,7 +105,7 @@ def _statement(client_file: Path, format: Format) -> str:  # noqa: A002
 
     table = Table(title=f"What {files.name} has sold, spent and earned")
     table.add_column("campaign")
-    for title in ("ε bought", "ε spent", "draws", "releases", "payment", "over?"):
+    for title in ("ε bought", "ε spent", "draws", "releases", "payment", "ended"):
         table.add_column(title, justify="right")
     for row in rows:
         table.add_row(

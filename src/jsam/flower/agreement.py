@@ -97,6 +97,9 @@ def elicit(exchange: Exchange, roster: Roster, published: Published, conduct: Co
 
 def _take_down(roster: Roster, node: int, reply: Reply, published: Published, reports: dict[str, Report]) -> None:
     """The first report of a name stands."""
+    if reply.error is not None or "refused" in reply.config:
+        logger.warning("a node does not report: %s", reply.error or reply.config["refused"])
+        return
     name = roster.hear(node, reply)
     if name is None or name in reports:
         return

@@ -12,6 +12,9 @@ from jsam.flower.exchange import Exchange, Reply
 logger = logging.getLogger("flwr.jsam")
 
 
+_AGAIN = 30.0  # seconds before a node that gave no name is greeted again
+
+
 class Roster:
     """Names that nodes gave.
 
@@ -35,6 +38,7 @@ class Roster:
         self._nodes: dict[str, int] = dict(known or {})
         self._heard: set[int] = set()
         self._asked: dict[str, tuple[int, float]] = {}
+        self._not_before: dict[int, float] = {}
         self.online: set[int] = set()
 
     def refresh(self) -> None:
@@ -44,8 +48,10 @@ class Roster:
         self._asked = {key: (node, since) for key, (node, since) in self._asked.items() if now - since < self._ttl}
         for reply in self._exchange.collect(self._asked):
             node, _ = self._asked.pop(reply.message_id)
-            self.hear(node, reply)
+            if self.hear(node, reply) is None:
+                self._not_before[node] = now + _AGAIN
         greeted = {node for node, _ in self._asked.values()}
+        greeted |= {node for node, moment in self._not_before.items() if now < moment}
         for node in self.online - self._heard - greeted:
             message_id = self._exchange.send(node, "query.hello", RecordDict(), ttl=self._ttl)
             if message_id is not None:
