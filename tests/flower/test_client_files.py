@@ -33,7 +33,7 @@ def test_the_node_config_names_the_file_and_may_say_the_sensitivity(file: Path) 
 
 def test_records_are_read_in_the_form_that_training_takes(file: Path) -> None:
     inputs, targets = ClientFiles.load(file).records()
-    assert (inputs.dtype, targets.dtype) == (np.float32, np.int64)
+    assert (inputs.dtype.name, targets.dtype.name) == ("float32", "int64")
     assert targets.tolist() == [1, 0]
 
 
