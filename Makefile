@@ -20,7 +20,7 @@ help:
 	@echo 'make lint     the quick half of make test: style, types, import contracts'
 	@echo 'make format   rewrite the code in the house style'
 	@echo 'make bench    timings against other ways of computing the same'
-	@echo 'make soak     kill and resume training a hundred times; results in results/soak/'
+	@echo 'make soak     kill training and clients hundreds of times, resume them; results in results/soak/'
 	@echo 'make setup    only build the virtual environment $(VENV)'
 	@echo 'make clean    remove $(VENV), caches and out/'
 	@echo
@@ -83,10 +83,15 @@ bench: $(READY)
 	$(say) 'Timings (correctness is the business of make test)'
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks.training_cpu
+	@$(BIN)/python -m benchmarks.flower_campaign
 
 soak: $(READY)
 	$(say) 'Killing training at random moments and resuming it, 100 times'
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.kill_and_resume --kills 100
+	$(say) "Killing a client that answers at random moments, 500 times"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.client_ledger_kills --kills 500
+	$(say) "Killing clients and the server of a real federation at random moments, 50 times"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.federation_kills --kills 50 --server-kills 5
 
 clean:
 	rm -rf $(VENV) out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -10,7 +10,7 @@ from tests.docs.blocks import ROOT
 
 PAGES = sorted(
     str(path.relative_to(ROOT))
-    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")]
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 )
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 CITED = re.compile(r'docs/theory\.md,\s+(?:#\s*)?"([^"]+)"')

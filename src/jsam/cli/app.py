@@ -14,7 +14,7 @@ import numpy as np
 import typer
 
 import jsam
-from jsam.cli import audit, compare, plan, training
+from jsam.cli import audit, compare, deploy_local, plan, supernode, training, verify_contract
 from jsam.cli.output import EXIT_BUG, EXIT_STOPPED, deliver, fail, say
 from jsam.errors import JsamError
 
@@ -28,6 +28,9 @@ app.command("plan", epilog=plan.EXAMPLES)(plan.plan)
 app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 training.register(app)
+app.command("deploy-local", epilog=deploy_local.EXAMPLES)(deploy_local.deploy_local)
+app.command("supernode", epilog=supernode.EXAMPLES)(supernode.supernode)
+app.command("verify-contract", epilog=verify_contract.EXAMPLES)(verify_contract.verify_contract)
 
 
 @app.callback(invoke_without_command=True)

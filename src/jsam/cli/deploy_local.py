@@ -1,0 +1,182 @@
+"""`jsam deploy-local`: a Flower federation of real processes on this machine, from reports to settled accounts."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, with_options
+from jsam.cli.output import Format, deliver, rendered, say
+from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_torch
+from jsam.errors import InputError
+from jsam.report.plain import json_text
+
+if TYPE_CHECKING:
+    from jsam.flower.local_campaign import LocalResult
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+  jsam deploy-local --clients 3 --rounds 2
+
+  jsam deploy-local --clients 5 --rounds 10 --dataset mnist --tls --format json
+"""
+
+DATA = "What is trained, and how"
+DEFAULT_LOSS_WEIGHT, DEFAULT_MAX_EPSILON = 50.0, 10.0
+
+
+@with_options
+def deploy_local(
+    *,
+    clients: Annotated[int, typer.Option(min=1, help="How many SuperNodes.", rich_help_panel=DATA)] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.", rich_help_panel=DATA)] = 2,
+    per_round: Annotated[
+        int | None, typer.Option(min=1, help="Draws a round. [default: one a client]", rich_help_panel=DATA)
+    ] = None,
+    dataset: Annotated[str, typer.Option(help="digits, mnist or cifar10.", rich_help_panel=DATA)] = "digits",
+    clip_norm: Annotated[
+        float, typer.Option(help="Each record's gradient is clipped to this.", rich_help_panel=DATA)
+    ] = 1.0,
+    learning_rate: Annotated[float, typer.Option(help="Step of the server.", rich_help_panel=DATA)] = 0.5,
+    delta: Annotated[float, typer.Option(help="δ of the guarantee.", rich_help_panel=DATA)] = 1e-5,
+    mechanism: MechanismName = "jsam",
+    economy: EconomyOptions,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Encrypt, and let every SuperNode prove its key.", rich_help_panel=ECONOMY)
+    ] = False,
+    output: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where everything goes.", rich_help_panel=RESULT)
+    ] = Path("out/deploy-local"),
+    format: Annotated[  # noqa: A002 - the option's name
+        Format, typer.Option(help="table or json.", rich_help_panel=RESULT)
+    ] = Format.TABLE,
+) -> None:
+    """Start a SuperLink and SuperNodes on this machine, run a campaign among them, and show what each client's own
+    ledger says.
+
+    Exit codes: 0 done, 1 a client is over its contract, 2 bad input or a run that failed (one line on standard error).
+    """
+    _require_flower()
+    from jsam.flower.local_campaign import run_local
+    from jsam.flower.published import Published
+
+    if format is Format.CSV:
+        raise InputError("--format csv is not offered here; it must be table or json")
+    if economy.loss_weight is None and economy.budget is None:
+        loss_weight: float | None = DEFAULT_LOSS_WEIGHT
+    else:
+        economy.check()
+        loss_weight = economy.loss_weight
+    folder = _fresh(output)
+    published = Published(
+        campaign=f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}",
+        prior=economy.prior or "uniform:0,1",
+        mechanism=mechanism,
+        loss_weight=loss_weight,
+        budget=economy.budget,
+        budget_probability=economy.budget_probability,
+        noise_weight=economy.noise_weight,
+        bias_weight=economy.bias_weight,
+        max_selection_prob=economy.max_selection_prob,
+        max_epsilon=DEFAULT_MAX_EPSILON if economy.max_epsilon is None else economy.max_epsilon,
+        model=dataset,
+        rounds=rounds,
+        per_round=per_round or clients,
+        clip_norm=clip_norm,
+        learning_rate=learning_rate,
+        delta=delta,
+        seed=economy.seed,
+    )
+    # A terminated command must take its processes along, just as an interrupted one does.
+    signal.signal(signal.SIGTERM, _interrupt)
+    began = time.monotonic()
+    with _Screen(rounds) as screen:
+        result = run_local(folder, published, clients=clients, dataset=dataset, tls=tls, progress=screen)
+    deliver(_text(result, folder, time.monotonic() - began, format), None)
+    if not result.kept:
+        raise typer.Exit(EXIT_VIOLATION)
+
+
+def _require_flower() -> None:
+    require_torch()
+    from importlib.util import find_spec
+
+    if find_spec("flwr") is None:
+        raise InputError("deploy-local needs Flower, which is not installed: pip install 'jsam[flower]'")
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _fresh(output: Path) -> Path:
+    """The folder asked for, or the next free one beside it: accounts are never written over."""
+    for number in range(1, 1000):
+        folder = output if number == 1 else output.with_name(f"{output.name}-{number}")
+        if not folder.exists() or not any(folder.iterdir()):
+            return folder
+    raise InputError(f"--output {output}: a thousand deployments lie there already; choose another folder")
+
+
+class _Screen:
+    """Stages as lines, rounds as a bar."""
+
+    _WORDS = {  # noqa: RUF012 - a constant
+        "superlink": "SuperLink is up on port {port} of this machine",
+        "nodes": "{clients} SuperNodes are starting, each with its own folder",
+        "submitted": "run {run_id} is submitted; clients are asked for their sensitivities",
+        "reports": "reports are in; contracts are planned and offered",
+        "agreement": "contracts are agreed on; training begins",
+    }
+
+    def __init__(self, rounds: int) -> None:
+        self._bar = RoundProgress("Training", rounds)
+
+    def __enter__(self) -> _Screen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.__exit__()
+
+    def __call__(self, stage: str, record: dict[str, Any]) -> None:
+        if stage in self._WORDS:
+            say(self._WORDS[stage].format(**record))
+            if stage == "agreement":
+                self._bar.__enter__()
+        else:
+            self._bar(record)
+
+
+def _text(result: LocalResult, folder: Path, seconds: float, format: Format) -> str:  # noqa: A002
+    if format is Format.JSON:
+        return json_text({**result.as_dict(), "folder": str(folder), "seconds": round(seconds, 1)})
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title="What each client's own ledger says")
+    table.add_column("client")
+    for title in ("ε bought", "ε spent", "draws", "releases", "payment"):
+        table.add_column(title, justify="right")
+    content = result.as_dict()
+    for row in content["clients"]:
+        table.add_row(
+            row["id"],
+            f"{row['epsilon_bought']:.4g}",
+            f"{row['epsilon_spent']:.4g}",
+            str(row["participations"]),
+            str(row["releases"]),
+            f"{row['payment']:.4g}",
+        )
+    verdict = "nobody spent more than was bought, by the clients' ledgers and the server's"
+    if not result.kept:
+        verdict = "a client is OVER its contract"
+    lines = [
+        Text(verdict, style="green" if result.kept else "bold red"),
+        Text(f"run {result.run.run_id}: {result.run.status}, {seconds:.0f} s; everything is in {folder}"),
+    ]
+    return rendered(table, *lines)

@@ -1,0 +1,121 @@
+"""`jsam supernode`: one client of a federation, on the client's own terms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jsam.cli.options import RESULT, with_options
+from jsam.cli.output import Format, deliver, rendered, say
+from jsam.errors import InputError
+from jsam.report.plain import json_text
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+  jsam supernode client.toml --superlink server.example:8000 --root-certificates ca.crt --key hospital-a
+
+  jsam supernode client.toml --statement
+"""
+
+CONNECTION = "How to reach the server"
+
+
+@with_options
+def supernode(
+    *,
+    client_file: Annotated[Path, typer.Argument(metavar="CLIENT.toml", show_default=False)],
+    superlink: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The SuperLink.", rich_help_panel=CONNECTION)
+    ] = None,
+    root_certificates: Annotated[
+        Path | None,
+        typer.Option(metavar="CA.crt", help="Who may vouch for the SuperLink.", rich_help_panel=CONNECTION),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The private key that the server knows.", rich_help_panel=CONNECTION),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Plain text and no key: on one machine only.", rich_help_panel=CONNECTION)
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="A free port of this machine's own.", rich_help_panel=CONNECTION)
+    ] = 8001,
+    app: Annotated[str, typer.Option(help="Another installed app, as module:name.")] = "jsam.flower.client_app:app",
+    statement: Annotated[
+        bool, typer.Option("--statement", help="Only show what the ledger says.", rich_help_panel=RESULT)
+    ] = False,
+    format: Annotated[  # noqa: A002 - the option's name
+        Format, typer.Option(help="Of the statement: table or json.", rich_help_panel=RESULT)
+    ] = Format.TABLE,
+) -> None:
+    """Take part in campaigns as the client of CLIENT.toml, or show its accounts.
+
+    CLIENT.toml holds `name`, `sensitivity`, `data` (an .npz of `inputs` and `targets`), `ledger` (a folder) and, if you
+    like, `policy` (limits on what is sold). The app that runs is the one installed here, whatever a server ships.
+    """
+    from importlib.util import find_spec
+
+    if statement:
+        deliver(_statement(client_file, format), None)
+        return
+    if find_spec("flwr") is None or find_spec("torch") is None:
+        raise InputError("supernode needs Flower and torch, which are not installed: pip install 'jsam[flower]'")
+    from jsam.flower.processes import quiet_environment
+    from jsam.flower.supernode import become_supernode
+
+    if superlink is None:
+        raise InputError("give --superlink HOST:PORT (or --statement)")
+    options = ["--superlink", superlink, "--host", "127.0.0.1", "--port", str(port)]
+    if insecure:
+        if key is not None or root_certificates is not None:
+            raise InputError("give --insecure, or --root-certificates and --key, not both")
+        say("warning: plain text and no proof of identity; anybody on the way can read and pretend")
+        options.append("--insecure")
+    else:
+        if key is None:
+            raise InputError("give --key, the private key whose public half the server registered (or --insecure)")
+        for path in (key, *([] if root_certificates is None else [root_certificates])):
+            if not path.is_file():
+                raise InputError(f"{path} is not a file")
+        options += ["--auth-supernode-private-key", str(key.absolute())]
+        if root_certificates is not None:
+            options += ["--root-certificates", str(root_certificates.absolute())]
+    home = client_file.absolute().parent / "flower"
+    become_supernode(client_file, options, environment=quiet_environment(home), app=app)
+
+
+def _statement(client_file: Path, format: Format) -> str:  # noqa: A002
+    from jsam.flower.client_files import ClientFiles
+    from jsam.flower.client_ledger import ClientLedger
+
+    if format is Format.CSV:
+        raise InputError("--format csv is not offered here; it must be table or json")
+    files = ClientFiles.load(client_file)
+    ledger = ClientLedger(files.ledger, files.policy)
+    rows = [entry.as_dict() for entry in ledger.statement()]
+    if format is Format.JSON:
+        return json_text({"client": files.name, "campaigns": json.loads(json.dumps(rows))})
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"What {files.name} has sold, spent and earned")
+    table.add_column("campaign")
+    for title in ("ε bought", "ε spent", "draws", "releases", "payment", "ended"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        table.add_row(
+            row["campaign"],
+            f"{row['epsilon_bought']:.4g}",
+            f"{row['epsilon_spent']:.4g}",
+            f"{row['participations']} of {row['participations_bought']}",
+            str(row["releases"]),
+            f"{row['payment']:.4g}",
+            "yes" if row["closed"] else "no",
+        )
+    total = f"ε spent over all campaigns (their sum): {ledger.spent_epsilon():.4g}"
+    return rendered(table, Text(total))

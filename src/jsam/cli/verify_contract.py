@@ -1,0 +1,134 @@
+"""`jsam verify-contract`: a client checks, alone, the terms that it was offered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jsam.cli.options import ResultOptions, with_options
+from jsam.cli.output import EXIT_VIOLATION, Format, check_targets, chosen_format, deliver, progress_bar, rendered
+from jsam.errors import InputError
+from jsam.report.plain import csv_text, json_text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from jsam.flower.terms import Terms
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+  jsam verify-contract terms.json
+
+  jsam verify-contract terms.json --sensitivity 0.23 --samples 600 --policy policy.toml --ledger ledger --format json
+"""
+
+OWN = "What only the client knows"
+STYLES = {"passed": "green", "violated": "bold red", "not checked": "yellow"}
+
+TermsFile = Annotated[Path, typer.Argument(metavar="TERMS.json", show_default=False)]
+
+
+@with_options
+def verify_contract(
+    *,
+    terms: TermsFile,
+    sensitivity: Annotated[
+        float | None,
+        typer.Option(help="The own cost of a unit of ε: is the payment enough?", rich_help_panel=OWN),
+    ] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="The own number of records.", rich_help_panel=OWN)] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="POLICY.toml", help="The own limits: is the offer within them?", rich_help_panel=OWN),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="The own books: other campaigns in them count towards the policy's total.",
+            rich_help_panel=OWN,
+        ),
+    ] = None,
+    loss_weight: Annotated[
+        bool,
+        typer.Option("--check-loss-weight", help="Compute again what the budget gives for N clients (up to a minute)."),
+    ] = False,
+    result: ResultOptions,
+) -> None:
+    """Check the terms in TERMS.json without asking anybody: hash, noise, draws, payment, policy.
+
+    The noise is recomputed from ε, δ and the number of draws; the payment must cover sensitivity × ε.
+
+    Exit codes: 0 everything holds, 1 something does not, 2 bad input (one line on standard error).
+    """
+    from jsam.flower.terms import Terms
+    from jsam.flower.verification import check_loss_weight, verify
+
+    sources = [str(path) for path in (terms, policy) if path is not None]
+    check_targets(result.output, sources=sources)
+    if ledger is not None and policy is None:
+        raise InputError("--ledger needs --policy: it counts towards the policy's total")
+    offered = Terms.load(terms)
+    found = verify(offered, sensitivity, samples)
+    checks = [check.as_dict() for check in found.checks]
+    if loss_weight:
+        with progress_bar("Loss weight") as bar:
+            checks.append(check_loss_weight(offered, bar.reach).as_dict())
+    if policy is not None:
+        checks += _policy_checks(offered, policy, ledger)
+    ok = all(check["status"] != "violated" for check in checks)
+    content = {**found.as_dict(), "ok": ok, "hash": offered.hash, "checks": checks}
+    deliver(_text(offered, content, result), result.output)
+    if not ok:
+        raise typer.Exit(EXIT_VIOLATION)
+
+
+def _policy_checks(terms: Terms, path: Path, ledger: Path | None) -> list[dict[str, str]]:
+    from jsam.flower.client_ledger import ClientLedger
+    from jsam.flower.policy import Policy
+
+    policy, others = Policy.load(path), 0.0
+    if ledger is not None:
+        if not ledger.is_dir():
+            raise InputError(f"--ledger {str(ledger)!r} is no folder; it must be one that a client keeps its books in")
+        others = ClientLedger(ledger).committed_epsilon(without=terms.campaign)
+    objections = policy.judge(terms, others)
+    if not objections:
+        return [{"name": "policy", "status": "passed", "message": "the offer is within it"}]
+    return [{"name": f"policy: {entry.code}", "status": "violated", "message": entry.text} for entry in objections]
+
+
+def _text(terms: Terms, content: dict[str, Any], result: ResultOptions) -> str:
+    kind = chosen_format(result.format, result.output)
+    if kind is Format.JSON:
+        return json_text(content)
+    if kind is Format.CSV:
+        return csv_text(content["checks"])
+    return rendered(*_tables(terms, content), to_file=result.output is not None)
+
+
+def _tables(terms: Terms, content: dict[str, Any]) -> tuple[RenderableType, ...]:
+    from rich import box
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    from jsam.privacy import Adjacency
+    from jsam.report.tables import number
+
+    about = (
+        f"{terms.client} sells ε = {number(terms.epsilon)} at δ = {terms.delta:g} for {number(terms.payment)}, "
+        f"in {terms.participations} draws.\nHidden is {Adjacency.of(terms.adjacency).words}."
+    )
+    verdict = "the terms hold" if content["ok"] else "DO NOT ACCEPT"
+    head = Text(f"{terms.campaign}: {verdict}", style="green" if content["ok"] else "bold red")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("check", "verdict", "found"):
+        table.add_column(name, no_wrap=name == "verdict")
+    for check in content["checks"]:
+        status = check["status"]
+        table.add_row(Text(check["name"]), Text(status, style=STYLES[status]), Text(check["message"]))
+    return Panel(Text(about), title=head, title_align="left", expand=False, padding=(0, 2)), table

@@ -1,0 +1,58 @@
+"""What a server published before the client reported, kept by the client to hold the later offer against.
+
+The promise that no client gains by lying is about rules that were fixed before the reports. A server that hears the
+reports first and then takes another prior, another mechanism or another loss weight keeps no promise at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from jsam.flower.refusal import Reason, Refused
+from jsam.flower.terms import PublicInputs, Terms
+
+_LONGEST = 100_000
+_OF_TERMS = ("campaign", "delta", "clip_norm", "adjacency")
+# N is not known before the reports, so neither is η(N) where a budget determines it.
+_OF_INPUTS = tuple(field.name for field in fields(PublicInputs) if field.name not in ("num_clients", "budget_seed"))
+# Without these an announcement would leave the price open.
+NEEDED = ("campaign", "prior", "mechanism", "loss_weight", "budget", "rounds", "per_round", "delta", "adjacency")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Announcement:
+    """Published settings by name; what the terms do not speak of is kept and not judged."""
+
+    text: str
+    values: Mapping[str, object]
+
+    @classmethod
+    def from_json(cls, text: str) -> Announcement:
+        """A JSON object of plain values; anything else is refused."""
+        try:
+            values = json.loads(text) if len(text) <= _LONGEST else None
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, dict) or any(name not in values for name in NEEDED):
+            raise Refused(Reason.MALFORMED, "what was published does not say the rules")
+        if not isinstance(values["campaign"], str) or (values["loss_weight"] is None) == (values["budget"] is None):
+            raise Refused(Reason.MALFORMED, "what was published must name the campaign and one loss weight or budget")
+        return cls(text=text, values=values)
+
+    @property
+    def campaign(self) -> str:
+        return str(self.values["campaign"])
+
+    def differences(self, terms: Terms) -> tuple[str, ...]:
+        """The names of settings in which an offer is not what was published."""
+        odd = [name for name in _OF_TERMS if self._differs(name, getattr(terms, name))]
+        return (*odd, *(name for name in _OF_INPUTS if self._differs(name, getattr(terms.public, name))))
+
+    def _differs(self, name: str, offered: object) -> bool:
+        if name not in self.values or (name == "loss_weight" and self.values["budget"] is not None):
+            return False
+        published = self.values[name]
+        # 1 and True are equal in Python.
+        return isinstance(published, bool) or published != offered

@@ -1,0 +1,37 @@
+"""Each client's account as the server sees it; the client's own ledger has its own, and the two can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jsam.flower.agreement import Agreement
+from jsam.privacy import Release, check_contract
+
+
+def books_of(agreement: Agreement, releases: Sequence[Release], answered: Mapping[str, int]) -> dict[str, Any]:
+    """Spent is whatever was asked for; due is what was answered, at most what was asked for (docs/how-to/flower.md)."""
+    contract = agreement.contract
+    bought = {name: terms.epsilon for name, terms in agreement.terms.items()}
+    report = check_contract(releases, bought, agreement.preparation.settings.delta)
+    spending = {str(entry.client): entry for entry in report.clients}
+    clients = []
+    for name in contract.ids:
+        terms, entry = agreement.terms.get(name), spending.get(name)
+        asked = 0 if entry is None else entry.participations
+        clients.append(
+            {
+                "id": name,
+                "epsilon_bought": 0.0 if terms is None else terms.epsilon,
+                "epsilon_spent": 0.0 if entry is None else entry.spent,
+                "participations": asked,
+                "participations_bought": 0 if terms is None else terms.participations,
+                "releases": 0 if entry is None else entry.releases,
+                "answered": answered.get(name, 0),
+                "payment": 0.0 if terms is None else terms.payment_for(answered.get(name, 0)),
+                "payment_at_most": 0.0 if terms is None else terms.payment_for(asked),
+                "declined": agreement.declined.get(name),
+            }
+        )
+    left = [{"id": name, "declined": why} for name, why in agreement.declined.items() if name not in contract.ids]
+    return {"kept": report.kept, "verdict": report.lines(), "clients": clients, "left": left}

@@ -1,0 +1,98 @@
+"""Messages to nodes and their replies, matched by message id, with a deadline on everything.
+
+`Grid.send_and_receive` sleeps three seconds between looks and, without a timeout, waits for ever; this asks more often
+and always ends. An error reply may name another node than the one that failed, so only the message id counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from jsam.flower.identity import public_key_text
+
+_PAUSE = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What came back for one message; `content` is None where Flower reports an error instead."""
+
+    message_id: str
+    content: RecordDict | None
+    error: str | None = None
+
+    @property
+    def config(self) -> ConfigRecord:
+        """The answer's settings; empty where there are none."""
+        if self.content is None or "answer" not in self.content.config_records:
+            return ConfigRecord()
+        return self.content.config_records["answer"]
+
+
+class Exchange:
+    """A thin layer over Flower's grid."""
+
+    def __init__(
+        self, grid: Grid, *, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._grid, self.now, self._sleep = grid, now, sleep
+
+    def nodes(self) -> set[int]:
+        """Who is online."""
+        return {int(node) for node in self._grid.get_node_ids()}
+
+    def public_keys(self) -> dict[int, str]:
+        """The key that each node proved to hold; empty where nodes are not asked for one."""
+        return {int(node.node_id): public_key_text(node.public_key) for node in self._grid.get_nodes()}
+
+    def pause(self) -> None:
+        self._sleep(_PAUSE)
+
+    def wait_for_nodes(self, count: int, timeout: float) -> set[int]:
+        """Until `count` nodes are online or the time is over; whoever is online then."""
+        deadline = self.now() + timeout
+        while len(nodes := self.nodes()) < count and self.now() < deadline:
+            self.pause()
+        return nodes
+
+    def send(self, node: int, kind: str, content: RecordDict, *, ttl: float, group: str = "") -> str | None:
+        """Hand a message to the SuperLink; its id, or None if the SuperLink would not have it."""
+        message = Message(content, dst_node_id=node, message_type=kind, ttl=ttl, group_id=group)
+        ids = list(self._grid.push_messages([message]))
+        return ids[0] if ids and ids[0] else None
+
+    def collect(self, message_ids: Iterable[str]) -> list[Reply]:
+        """Whatever has arrived for these messages."""
+        wanted = set(message_ids)
+        if not wanted:
+            return []
+        replies = []
+        for message in self._grid.pull_messages(wanted):
+            asked = message.metadata.reply_to_message_id
+            if asked not in wanted:
+                continue
+            if message.has_error():
+                replies.append(Reply(message_id=asked, content=None, error=f"error {message.error.code}"))
+            else:
+                replies.append(Reply(message_id=asked, content=message.content))
+        return replies
+
+    def ask(self, contents: Mapping[int, RecordDict], kind: str, timeout: float, group: str = "") -> dict[int, Reply]:
+        """One message to each node; replies by node. Whoever stays silent is not in the result."""
+        sent = {self.send(node, kind, content, ttl=timeout, group=group): node for node, content in contents.items()}
+        waiting = {message_id: node for message_id, node in sent.items() if message_id is not None}
+        replies: dict[int, Reply] = {}
+        deadline = self.now() + timeout
+        while waiting:
+            for reply in self.collect(waiting):
+                replies[waiting.pop(reply.message_id)] = reply
+            if self.now() >= deadline:
+                break
+            if waiting:
+                self.pause()
+        return replies

@@ -1,0 +1,109 @@
+"""What a client will sell at all, whatever it is offered: a small TOML file on its own machine.
+
+    max_epsilon = 2.0               # no campaign may buy more ε
+    max_delta = 1e-5                # nor promise it with a larger δ
+    min_payment_per_epsilon = 0.1   # payment ÷ ε, at the least
+    total_epsilon = 5.0             # over all campaigns together
+    adjacency = ["replace"]         # which guarantees are good enough
+
+All are optional. Campaigns add up by basic composition: together they are (Σ ε, Σ δ)-private, whatever order or overlap
+they had. A sum over both adjacencies is a guarantee for add-remove, which the stronger one implies.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from jsam.errors import InputError
+from jsam.flower.terms import Terms
+from jsam.privacy import Adjacency
+
+# Sums of a few dozen ε agree to this (relative) however they are added up.
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objection:
+    """A reason to decline: the code may be sent, the text has the policy's own numbers in it and stays here."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """None allows anything. See the module's head for the meaning of each."""
+
+    max_epsilon: float | None = None
+    max_delta: float | None = None
+    min_payment_per_epsilon: float | None = None
+    total_epsilon: float | None = None
+    adjacency: tuple[str, ...] = tuple(kind.value for kind in Adjacency)
+
+    def __post_init__(self) -> None:
+        for name in ("max_epsilon", "max_delta", "min_payment_per_epsilon", "total_epsilon"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+                raise InputError(f"{name} is {value!r}; it must be a finite number of at least 0")
+        kinds: Any = self.adjacency  # from a file it may be anything
+        kinds = (kinds,) if isinstance(kinds, str) else kinds
+        if not isinstance(kinds, list | tuple) or not kinds:
+            raise InputError(f"adjacency is {kinds!r}; it must name one or more of: {', '.join(Adjacency)}")
+        object.__setattr__(self, "adjacency", tuple(Adjacency.of(kind).value for kind in kinds))
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Policy:
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(stored.keys() - set(known))
+        if unknown:
+            # A misspelt limit would otherwise be no limit.
+            raise InputError(f"unknown {unknown[0]!r}; allowed: {', '.join(known)}")
+        return cls(**stored)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Policy:
+        try:
+            stored = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"policy {path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise InputError(f"policy {path} is not TOML: {error}") from error
+        try:
+            return cls.from_dict(stored)
+        except InputError as error:
+            raise InputError(f"policy {path}: {error}") from error
+
+    def judge(self, terms: Terms, already_spent: float = 0.0) -> tuple[Objection, ...]:
+        """The reasons to decline; none means yes. `already_spent` is the ε of all other campaigns."""
+        objections = []
+        if self.max_epsilon is not None and terms.epsilon > self.max_epsilon:
+            text = f"ε is {terms.epsilon:.6g}, above max_epsilon {self.max_epsilon:g}"
+            objections.append(Objection(code="epsilon-too-large", text=text))
+        if self.max_delta is not None and terms.delta > self.max_delta:
+            text = f"δ is {terms.delta:g}, above max_delta {self.max_delta:g}"
+            objections.append(Objection(code="delta-too-large", text=text))
+        least = None if self.min_payment_per_epsilon is None else self.min_payment_per_epsilon * terms.epsilon
+        if least is not None and terms.payment < least * (1 - ROUNDING):
+            text = f"payment is {terms.payment:.6g}, below min_payment_per_epsilon × ε = {least:.6g}"
+            objections.append(Objection(code="payment-too-small", text=text))
+        if terms.adjacency not in self.adjacency:
+            text = f"adjacency is {terms.adjacency}, not one of: {', '.join(self.adjacency)}"
+            objections.append(Objection(code="adjacency-not-allowed", text=text))
+        if not self.allows_total(already_spent + terms.epsilon_at_stake):
+            text = (
+                f"ε {terms.epsilon_at_stake:.6g} on top of {already_spent:.6g} for other campaigns is above "
+                f"total_epsilon {self.total_epsilon:g}"
+            )
+            objections.append(Objection(code="total-epsilon-exceeded", text=text))
+        return tuple(objections)
+
+    def allows_total(self, epsilon: float) -> bool:
+        """Whether so much ε over all campaigns (basic composition: their sum) is within the total."""
+        return self.total_epsilon is None or epsilon <= self.total_epsilon * (1 + ROUNDING)

@@ -1,0 +1,165 @@
+"""Processes that we start and answer for: quiet, offline, and gone when we are."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from jsam.errors import JsamError
+
+_PR_SET_PDEATHSIG = 1
+_GRACE = 6.0
+
+
+class ProcessError(JsamError):
+    """A process that we need did not start, or ended too early."""
+
+
+def quiet_environment(home: Path) -> dict[str, str]:
+    """No telemetry, no update check, nothing installed at run time, and Flower's own files in a private folder."""
+    environment = {**os.environ}
+    # Flower's processes start each other by name.
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
+    environment.update(
+        FLWR_TELEMETRY_ENABLED="0",
+        FLWR_DISABLE_UPDATE_CHECK="1",
+        FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION="1",
+        FLWR_SUPEREXEC_TASK_POLL_INTERVAL="0.1",
+        FLWR_HOME=str(home),
+        RAY_USAGE_STATS_ENABLED="0",
+        PYTHONUNBUFFERED="1",
+    )
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    return environment
+
+
+def program(name: str) -> str:
+    """One of Flower's programs, from the same installation as this Python."""
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise ProcessError(f"{name} is not installed beside {sys.executable}: pip install 'jsam[flower]'")
+    return str(path)
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put off Ctrl-C and a request to end until the block is over: in between nobody would know of a new process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
+
+
+class Child:
+    """A process with a session of its own, so that it ends together with all that it started."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], *, environment: Mapping[str, str], log: Path, folder: Path
+    ) -> None:
+        self.name, self.log = name, log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                list(command),
+                env=dict(environment),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - no threads yet
+            )
+        self.group = self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """To the process and all that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.group, number)
+
+    def kill(self) -> None:
+        """At once, as a power cut would."""
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+    def tail(self, lines: int = 15) -> str:
+        """The end of its log."""
+        with contextlib.suppress(OSError):
+            return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+        return ""
+
+    @property
+    def left(self) -> bool:
+        """Whether anything of its group is still there."""
+        # A process whose main thread has ended looks like a zombie while other threads go on; only `poll` can tell.
+        return self.process.poll() is None or group_alive(self.group)
+
+
+def group_alive(group: int) -> bool:
+    """Whether a process group has a member that is not a zombie (someone else may be slow to reap those)."""
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    if not Path("/proc").is_dir():
+        return True
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError):
+            state, _, owner = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(owner) == group and state not in "ZX":
+                return True
+    return False
+
+
+def stop_all(children: Sequence[Child]) -> None:
+    """Ask all to end, give them a moment, then insist; returns when nothing of them is left."""
+    for child in children:
+        child.signal(signal.SIGTERM)
+    _until_gone(children, _GRACE)
+    for child in children:
+        if child.left:
+            child.signal(signal.SIGKILL)
+    _until_gone(children, _GRACE)
+    left = [child.name for child in children if child.left]
+    if left:
+        raise ProcessError(f"processes would not end: {', '.join(left)}")
+
+
+def _until_gone(children: Sequence[Child], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while any(child.left for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _die_with_parent() -> None:
+    """Linux: a parent that is killed takes its children along."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

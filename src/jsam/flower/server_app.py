@@ -1,0 +1,21 @@
+"""The server's half as Flower loads it: settings from the run's configuration, everything else in `server_campaign`."""
+
+from __future__ import annotations
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from jsam.flower.exchange import Exchange
+from jsam.flower.published import from_run_config
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the campaign of the run's configuration, or go on with the one in its store."""
+    # torch is loaded late: a wrong setting should not have to wait for it.
+    published, conduct = from_run_config(context.run_config)
+    from jsam.flower.server_campaign import run_campaign
+
+    run_campaign(Exchange(grid), published, conduct)

@@ -1,0 +1,216 @@
+"""A campaign on the server from the first question to the books, and again from wherever a kill left it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from jsam.errors import JsamError
+from jsam.flower.agreement import Agreement, agree, elicit
+from jsam.flower.books import books_of
+from jsam.flower.exchange import Exchange
+from jsam.flower.parameters import digest, flattened, initial_model, put_into
+from jsam.flower.published import Conduct, Published
+from jsam.flower.roster import Roster
+from jsam.flower.rounds import Ask, Gathered, gather
+from jsam.flower.server_store import ModelState, ServerStore
+from jsam.privacy import Ledger, Round
+from jsam.privacy.files import write_atomically
+from jsam.training.clipping import cross_entropy
+from jsam.training.data import Dataset, load_dataset
+from jsam.training.evaluation import evaluate
+from jsam.training.records import MetricsFile, write_json
+from jsam.training.state import as_bytes
+
+logger = logging.getLogger("flwr.jsam")
+Vector = NDArray[np.float32]
+
+
+class CampaignStoppedError(JsamError):
+    """Too few slots answered; the same store goes on from here."""
+
+
+def run_campaign(exchange: Exchange, published: Published, conduct: Conduct) -> dict[str, Any]:
+    """Begin the campaign, or go on with the one in the store; the books at its end."""
+    store = ServerStore(conduct.store)
+    store.begin(published)
+    with store.telling_the_end():
+        return _run(exchange, published, conduct, store)
+
+
+def _run(exchange: Exchange, published: Published, conduct: Conduct, store: ServerStore) -> dict[str, Any]:
+    roster = Roster(
+        exchange,
+        rebind=conduct.rebind,
+        keys=conduct.public_keys(),
+        known=None if conduct.rebind else store.nodes(),
+    )
+    with store.writing() as ledger:
+        agreement = store.agreement(published)
+        if agreement is None:
+            reports = store.reports()
+            if reports is None:
+                reports = elicit(exchange, roster, published, conduct)
+                store.save_nodes(roster.names)
+                store.save_reports(reports)
+            else:
+                _find(exchange, roster, conduct, set(reports))
+            agreement = agree(exchange, roster, published, conduct, reports)
+            store.save_agreement(published, agreement)
+        campaign = _Campaign(exchange, roster, published, conduct, store, agreement, ledger)
+        try:
+            campaign.train()
+        finally:
+            books = books_of(agreement, tuple(ledger), campaign.answered)
+            store.save_books(books)
+    return books
+
+
+def _find(exchange: Exchange, roster: Roster, conduct: Conduct, names: set[str]) -> None:
+    """Wait until everybody who reported is online again, or the time is over."""
+    deadline = exchange.now() + conduct.wait_seconds
+    roster.refresh()
+    while any(roster.node_of(name) is None for name in names) and exchange.now() < deadline:
+        exchange.pause()
+        roster.refresh()
+
+
+class _Campaign:
+    def __init__(
+        self,
+        exchange: Exchange,
+        roster: Roster,
+        published: Published,
+        conduct: Conduct,
+        store: ServerStore,
+        agreement: Agreement,
+        ledger: Ledger,
+    ) -> None:
+        self.exchange, self.roster, self.published, self.conduct = exchange, roster, published, conduct
+        self.store, self.agreement, self.ledger = store, agreement, ledger
+        self.settings = agreement.preparation.settings
+        self.model = initial_model(published.model, published.seed)
+        self.dataset: Dataset | None = load_dataset(conduct.dataset) if conduct.dataset else None
+        self.answered: dict[str, int] = {}
+
+    def train(self) -> None:
+        state = self.store.state()
+        if state is None:
+            state = ModelState(rounds_done=0, parameters=flattened(self.model), velocity=None)
+            self.store.save_state(state)
+        self.answered = state.answered
+        last: dict[str, Any] = {}
+        with MetricsFile(self.store.run.metrics, size=state.metrics_size) as metrics:
+            if state.rounds_done == 0:
+                metrics.add({"round": 0, **self._evaluation(state)})
+            for index in range(state.rounds_done, self.settings.rounds):
+                last = self._round(self.agreement.schedule.round(index), state)
+                metrics.add(last)
+                state.metrics_size = metrics.sync()
+                self.store.save_state(state)
+                self.store.drop_replies()
+                accuracy = f", accuracy {last['accuracy']:.1%}" if "accuracy" in last else ""
+                logger.info(
+                    "round %d of %d: %d of %d slots answered%s",
+                    index + 1, self.settings.rounds, last["answered"], last["slots"], accuracy,
+                )  # fmt: skip
+        put_into(self.model, state.parameters)
+        write_atomically(self.store.run.model, as_bytes(self.model.state_dict()))
+        last = last or self.store.run.read_metrics()[-1]
+        known: dict[str, Any] = {name: last[name] for name in ("accuracy", "loss", "class_accuracy") if name in last}
+        write_json(self.store.run.summary, {"status": "complete", "rounds": self.settings.rounds, **known})
+
+    def _round(self, drawn: Round, state: ModelState) -> dict[str, Any]:
+        contract = self.agreement.contract
+        multiplicities = {
+            contract.ids[k]: int(m) for k, m in zip(drawn.clients.tolist(), drawn.multiplicities.tolist(), strict=True)
+        }
+        asks = {
+            name: Ask.of(
+                self.agreement.terms[name],
+                round=drawn.index,
+                multiplicity=m,
+                model_digest=digest(state.parameters),
+            )
+            for name, m in multiplicities.items()
+            if name in self.agreement.terms
+        }
+        gathered = self._gathered(asks, state, drawn.index)
+        answered = sum(multiplicities[name] for name in gathered.releases)
+        asked = sum(multiplicities[name] for name in asks)
+        if asked and answered < self.conduct.min_share * asked:
+            why = ", ".join(f"{name}: {reason}" for name, reason in gathered.missing.items())
+            raise CampaignStoppedError(
+                f"round {drawn.index + 1} of {self.settings.rounds}: {answered} of {asked} slots answered, below "
+                f"min-share {self.conduct.min_share:g} ({why}); run again with the same store to go on"
+            )
+        update = self._update(gathered.releases, multiplicities)
+        self._apply(update, self.settings.learning_rate_at(drawn.index), state)
+        state.rounds_done = drawn.index + 1
+        for name in gathered.releases:
+            state.answered[name] = state.answered.get(name, 0) + multiplicities[name]
+        return {
+            "round": state.rounds_done,
+            "slots": self.settings.per_round,
+            "answered": answered,
+            "missing": dict(gathered.missing),
+            "update_norm": float(np.linalg.norm(update.astype(np.float64))),
+            **self._evaluation(state),
+        }
+
+    def _gathered(self, asks: Mapping[str, Ask], state: ModelState, index: int) -> Gathered:
+        stored = {name: release for name, release in self.store.replies(index).items() if name in asks}
+        found = gather(
+            self.exchange,
+            self.roster,
+            {name: ask for name, ask in asks.items() if name not in stored},
+            state.parameters,
+            self.conduct,
+            before_asking=self._record,
+            on_reply=lambda ask, release: self.store.keep_reply(index, ask.client, release),
+        )
+        return Gathered(releases={**stored, **found.releases}, missing=found.missing)
+
+    def _record(self, ask: Ask) -> None:
+        """Spent from the moment it is asked for, whether or not a reply ever comes."""
+        terms = self.agreement.terms[ask.client]
+        self.ledger.append([terms.release(ask.request.round, ask.request.multiplicity)])
+
+    def _update(self, releases: Mapping[str, Vector], multiplicities: Mapping[str, int]) -> Vector:
+        """Σ m w r / K over those who answered: slots that stayed empty contribute 0, as in the simulator."""
+        contract = self.agreement.contract
+        weights = dict.fromkeys(contract.ids, 1.0)
+        if contract.update_weights is not None:
+            weights = dict(zip(contract.ids, contract.update_weights.tolist(), strict=True))
+        total = np.zeros_like(flattened(self.model), dtype=np.float64)
+        for name, release in releases.items():
+            total += (multiplicities[name] * weights[name] / self.settings.per_round) * release.astype(np.float64)
+        return total.astype(np.float32)
+
+    def _apply(self, update: Vector, step: float, state: ModelState) -> None:
+        if self.settings.momentum:
+            before = np.zeros_like(update) if state.velocity is None else state.velocity
+            state.velocity = (np.float32(self.settings.momentum) * before + update).astype(np.float32)
+            update = state.velocity
+        state.parameters = (state.parameters - np.float32(step) * update).astype(np.float32)
+
+    def _evaluation(self, state: ModelState) -> dict[str, Any]:
+        """On test data, which belong to no client."""
+        if self.dataset is None:
+            return {}
+        put_into(self.model, state.parameters)
+        found = evaluate(
+            self.model,
+            torch.from_numpy(self.dataset.test_inputs),
+            torch.from_numpy(self.dataset.test_targets),
+            num_classes=self.dataset.num_classes,
+            loss=cross_entropy,
+        )
+        loss = found.loss if math.isfinite(found.loss) else None
+        return {"accuracy": found.accuracy, "loss": loss, "class_accuracy": list(found.class_accuracy)}

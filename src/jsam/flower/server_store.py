@@ -1,0 +1,212 @@
+"""The server's own folder: enough to go on after a kill at any moment, and to settle afterwards.
+
+It is a run's folder like `jsam simulate` makes (config, contract, schedule, ledger, metrics, model), and besides:
+
+published.json    what was published, before the first question
+reports.json      what clients reported; once it is there nobody is asked again
+nodes.json        which node gave which name
+agreement.json    who accepted which terms and who declined; once it is there nothing is offered again
+checkpoint.npz    parameters, momentum and the number of rounds that were applied
+replies/          the replies to the round that is being asked for, each stored before the next is waited for
+books.json        each client's account, as the server sees it
+outcome.json      how the last run on this store ended
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jsam.errors import InputError, JsamError
+from jsam.flower.agreement import Agreement, Report
+from jsam.flower.published import Published
+from jsam.flower.terms import Terms
+from jsam.privacy import Ledger, Schedule
+from jsam.privacy.files import write_atomically
+from jsam.training.contracts import load_contract
+from jsam.training.environment import versions
+from jsam.training.preparation import Preparation
+from jsam.training.records import RUN_FORMAT, RunFolder, write_json
+
+Vector = NDArray[np.float32]
+
+
+@dataclass(kw_only=True)
+class ModelState:
+    """`rounds_done` updates have been applied to `parameters`, of so many draws of each client (`answered`)."""
+
+    rounds_done: int
+    parameters: Vector
+    velocity: Vector | None
+    answered: dict[str, int] = field(default_factory=dict)
+    metrics_size: int = 0
+
+
+class ServerStore:
+    """Files of one campaign on the server; whoever holds its ledger open is its only writer."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.path = Path(folder)
+        self.run = RunFolder(self.path)
+
+    @property
+    def begun(self) -> bool:
+        return (self.path / "published.json").exists()
+
+    def begin(self, published: Published) -> None:
+        """A new campaign, or the one that is here already, which must be the same."""
+        if self.begun:
+            stored = self._read("published.json")
+            odd = [name for name, value in published.as_dict().items() if stored.get(name) != value]
+            if odd:
+                raise InputError(
+                    f"store {self.path} holds a campaign with {odd[0]} {stored.get(odd[0])!r}, not "
+                    f"{published.as_dict()[odd[0]]!r}; what was published cannot change"
+                )
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise JsamError(f"store {self.path} cannot be made: {error.strerror}") from error
+        write_json(self.path / "published.json", published.as_dict())
+
+    @property
+    def outcome(self) -> Path:
+        """There once a run on this store has ended, well or not."""
+        return self.path / "outcome.json"
+
+    @contextlib.contextmanager
+    def telling_the_end(self) -> Iterator[None]:
+        """Leave word of how the run ended, for those who cannot see Flower's status; a kill leaves none."""
+        self.outcome.unlink(missing_ok=True)
+        try:
+            yield
+        except BaseException as error:
+            text = str(error) if isinstance(error, JsamError) else type(error).__name__
+            write_json(self.outcome, {"status": "stopped", "text": text})
+            raise
+        write_json(self.outcome, {"status": "complete", "text": ""})
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Ledger]:
+        """The server's ledger; its lock keeps a second server off the same campaign."""
+        with Ledger(self.run.ledger) as ledger:
+            yield ledger
+
+    def reports(self) -> dict[str, Report] | None:
+        if not (self.path / "reports.json").exists():
+            return None
+        return {name: Report(**values) for name, values in self._read("reports.json").items()}
+
+    def save_reports(self, reports: Mapping[str, Report]) -> None:
+        write_json(self.path / "reports.json", {name: report.as_dict() for name, report in reports.items()})
+
+    def nodes(self) -> dict[str, int]:
+        """Which node bore which name when reports were made."""
+        return self._read("nodes.json") if (self.path / "nodes.json").exists() else {}
+
+    def save_nodes(self, nodes: Mapping[str, int]) -> None:
+        write_json(self.path / "nodes.json", nodes)
+
+    def agreement(self, published: Published) -> Agreement | None:
+        if not (self.path / "agreement.json").exists():
+            return None
+        stored = self._read("agreement.json")
+        contract, schedule = load_contract(self.run.contract), Schedule.load(self.run.schedule)
+        preparation = Preparation.of(contract, published.training, tuple(stored["samples"]), schedule)
+        terms = {name: Terms.from_dict(values) for name, values in stored["terms"].items()}
+        return Agreement(preparation=preparation, terms=terms, declined=stored["declined"])
+
+    def save_agreement(self, published: Published, agreement: Agreement) -> None:
+        """agreement.json last: where it is, the rest is."""
+        write_json(self.run.contract, agreement.contract.as_dict())
+        agreement.schedule.save(self.run.schedule)
+        config = {
+            "jsam_run": RUN_FORMAT,
+            "settings": published.training.as_dict(),
+            "task": None,
+            "data": {"model": published.model, "num_samples": sum(agreement.preparation.sizes)},
+            "environment": {**versions(), "threads": 1, "machine": platform.machine()},
+        }
+        write_json(self.run.config, config)
+        content = {
+            "samples": list(agreement.preparation.sizes),
+            "terms": {name: terms.as_dict() for name, terms in agreement.terms.items()},
+            "declined": dict(agreement.declined),
+        }
+        write_json(self.path / "agreement.json", content)
+
+    def state(self) -> ModelState | None:
+        path = self.path / "checkpoint.npz"
+        if not path.exists():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                velocity = stored["velocity"]
+                return ModelState(
+                    rounds_done=int(stored["rounds_done"]),
+                    parameters=stored["parameters"],
+                    velocity=velocity if velocity.size else None,
+                    answered=json.loads(str(stored["answered"])),
+                    metrics_size=int(stored["metrics_size"]),
+                )
+        except (OSError, ValueError, KeyError) as error:
+            raise JsamError(f"{path} is damaged; restore it from a copy") from error
+
+    def save_state(self, state: ModelState) -> None:
+        buffer = io.BytesIO()
+        velocity = np.zeros(0, dtype=np.float32) if state.velocity is None else state.velocity
+        np.savez(
+            buffer,
+            rounds_done=state.rounds_done,
+            parameters=state.parameters,
+            velocity=velocity,
+            answered=np.array(json.dumps(state.answered)),
+            metrics_size=state.metrics_size,
+        )
+        write_atomically(self.path / "checkpoint.npz", buffer.getvalue())
+
+    def replies(self, round: int) -> dict[str, Vector]:
+        """Replies to this round that had arrived before a kill."""
+        found = {}
+        for path in sorted(self._round(round).glob("*.npz")):
+            with np.load(path, allow_pickle=False) as stored:
+                found[str(stored["client"])] = stored["release"]
+        return found
+
+    def keep_reply(self, round: int, client: str, release: Vector) -> None:
+        folder = self._round(round)
+        folder.mkdir(parents=True, exist_ok=True)
+        buffer = io.BytesIO()
+        np.savez(buffer, client=np.array(client), release=release)
+        write_atomically(folder / f"{hashlib.sha256(client.encode()).hexdigest()[:32]}.npz", buffer.getvalue())
+
+    def drop_replies(self) -> None:
+        """They are in the model now."""
+        shutil.rmtree(self.path / "replies", ignore_errors=True)
+
+    def save_books(self, books: Mapping[str, Any]) -> None:
+        write_json(self.path / "books.json", books)
+
+    def _round(self, round: int) -> Path:
+        return self.path / "replies" / str(round)
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            stored = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise JsamError(f"{self.path / name} cannot be read; restore it from a copy") from error
+        if not isinstance(stored, dict):
+            raise JsamError(f"{self.path / name} is damaged; restore it from a copy")
+        return stored

@@ -1,0 +1,47 @@
+"""What `jsam deploy-local` says before it starts anything; runs of it are in tests/flower/test_local.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conftest import require
+
+if not TYPE_CHECKING:
+    require("flwr", extra="flower")
+
+from jsam.cli import main
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--clients", "0"], "--clients"),
+        (["--format", "csv"], "table or json"),
+        (["--loss-weight", "5", "--budget", "5"], "not both"),
+        (["--dataset", "nothing"], "nothing"),
+        (["--mechanism", "best"], "unknown mechanism"),
+        (["--delta", "2"], "delta is 2"),
+        (["--prior", "nonsense:1"], "nonsense"),
+    ],
+)
+def test_bad_input_is_one_line_and_starts_nothing(
+    options: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "deployment"
+    assert main(["deploy-local", "--output", str(folder), *options]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert not (folder / "logs").exists()
+
+
+def test_an_earlier_deployment_is_left_alone(tmp_path: Path) -> None:
+    from jsam.cli.deploy_local import _fresh
+
+    (tmp_path / "d").mkdir()
+    assert _fresh(tmp_path / "d") == tmp_path / "d"
+    (tmp_path / "d" / "something").touch()
+    assert _fresh(tmp_path / "d") == tmp_path / "d-2"

@@ -1,0 +1,98 @@
+"""`jsam verify-contract`: what it says of good and bad terms, and how it exits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jsam.flower.client_ledger import ClientLedger
+from jsam.flower.terms import Terms
+from tests.cli.conftest import Run
+from tests.flower.offers import forged, offer
+
+
+@pytest.fixture
+def terms(tmp_path: Path) -> Path:
+    path = tmp_path / "terms.json"
+    offer().save(path)
+    return path
+
+
+def test_good_terms_pass_and_exit_0(run: Run, terms: Path) -> None:
+    result = run("verify-contract", terms, "--sensitivity", "0.5", "--samples", "600")
+    assert (result.code, result.err) == (0, "")
+    assert "the terms hold" in result.out
+    assert "violated" not in result.out
+
+
+@pytest.mark.parametrize(
+    ("changed", "check"),
+    [
+        (forged(offer(), noise_std=0.001), "noise"),
+        (forged(offer(), participations=6), "noise"),
+        (Terms.from_dict({**offer().as_dict(), "payment": 7.0}), "hash"),
+    ],
+)
+def test_bad_terms_exit_1_and_name_the_check(run: Run, terms: Path, changed: Terms, check: str) -> None:
+    changed.save(terms)
+    result = run("verify-contract", terms, "--format", "json")
+    content = json.loads(result.out)
+    assert result.code == 1
+    assert content["ok"] is False
+    assert check in [entry["name"] for entry in content["checks"] if entry["status"] == "violated"]
+    assert "DO NOT ACCEPT" in run("verify-contract", terms).out
+
+
+def test_a_payment_below_the_own_cost_exits_1(run: Run, terms: Path) -> None:
+    assert run("verify-contract", terms, "--sensitivity", "0.533").code == 0
+    assert run("verify-contract", terms, "--sensitivity", "0.534").code == 1
+
+
+def test_the_policy_counts_the_own_books_of_other_campaigns(run: Run, terms: Path, tmp_path: Path) -> None:
+    policy, books = tmp_path / "policy.toml", tmp_path / "books"
+    policy.write_text("total_epsilon = 2.9\n")
+    ClientLedger(books).accept(offer())
+    arguments = ("verify-contract", terms, "--policy", policy, "--ledger", books, "--format", "csv")
+    assert run(*arguments).code == 0  # the same campaign does not count twice
+    ClientLedger(books).accept(offer(campaign="autumn"))
+    result = run(*arguments)
+    assert result.code == 1
+    assert "policy: total-epsilon-exceeded,violated" in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["nowhere.json"], "cannot be read"),
+        (["{terms}", "--policy", "nowhere.toml"], "nowhere.toml"),
+        (["{terms}", "--sensitivity", "-1"], "sensitivity"),
+        (["{terms}", "--samples", "0"], "samples"),
+        (["{terms}", "--ledger", "books"], "--policy"),
+        (["{policy}"], "not JSON"),
+        (["{terms}", "--policy", "{policy}", "--ledger", "nowhere"], "no folder"),
+        (["{terms}", "--output", "{terms}"], "overwrite"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(
+    run: Run, terms: Path, tmp_path: Path, arguments: list[str], word: str
+) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text("max_epsilon = 2\n")
+    result = run("verify-contract", *(part.format(terms=terms, policy=policy) for part in arguments))
+    assert (result.code, result.out) == (2, "")
+    assert word in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_it_needs_neither_flower_nor_torch() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, jsam.flower.client_ledger, jsam.flower.noise, jsam.flower.verification; "
+        "sys.exit(str({'torch', 'flwr'} & set(sys.modules) or 0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == "0\n"

@@ -1,0 +1,84 @@
+"""The client's own limits: each one alone makes it decline, and a file with a mistake in it is no file at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jsam.errors import InputError
+from jsam.flower.policy import Policy
+from tests.flower.offers import offer
+
+
+def codes(policy: Policy, already_spent: float = 0.0, **changes: Any) -> list[str]:
+    return [objection.code for objection in policy.judge(offer(**changes), already_spent)]
+
+
+def test_no_policy_allows_all() -> None:
+    assert codes(Policy(), already_spent=1e9) == []
+
+
+@pytest.mark.parametrize(
+    ("within", "beyond", "code"),
+    [
+        ({"max_epsilon": 1.5}, {"max_epsilon": 1.49}, "epsilon-too-large"),
+        ({"max_delta": 1e-5}, {"max_delta": 9e-6}, "delta-too-large"),
+        ({"min_payment_per_epsilon": 0.8 / 1.5}, {"min_payment_per_epsilon": 0.54}, "payment-too-small"),
+        ({"total_epsilon": 1.5}, {"total_epsilon": 1.49}, "total-epsilon-exceeded"),
+        ({"adjacency": ("add-remove",)}, {"adjacency": ("replace",)}, "adjacency-not-allowed"),
+    ],
+)
+def test_each_limit_alone_declines_what_is_beyond_it(within: dict[str, Any], beyond: dict[str, Any], code: str) -> None:
+    assert codes(Policy(**within)) == []
+    assert codes(Policy(**beyond)) == [code]
+
+
+def test_the_total_counts_what_other_campaigns_took() -> None:
+    policy = Policy(total_epsilon=4.0)
+    assert codes(policy, already_spent=2.5) == []
+    assert codes(policy, already_spent=2.51) == ["total-epsilon-exceeded"]
+
+
+def test_a_client_that_is_never_drawn_takes_nothing_of_the_total() -> None:
+    assert codes(Policy(total_epsilon=0.0), participations=0) == []
+
+
+def test_all_objections_are_named_at_once() -> None:
+    assert len(codes(Policy(max_epsilon=1.0, max_delta=1e-9, total_epsilon=1.0))) == 3
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text('max_epsilon = 2\ntotal_epsilon = 5.0\nadjacency = "replace"\n')
+    assert Policy.load(path) == Policy(max_epsilon=2, total_epsilon=5.0, adjacency=("replace",))
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("max_epsilom = 2", "max_epsilom"),
+        ("max_epsilon = -1", "max_epsilon"),
+        ("max_epsilon = nan", "max_epsilon"),
+        ("max_epsilon = inf", "max_epsilon"),
+        ("max_epsilon = '2'", "max_epsilon"),
+        ("max_epsilon = true", "max_epsilon"),
+        ("adjacency = []", "adjacency"),
+        ("adjacency = 3", "adjacency"),
+        ("adjacency = ['both']", "adjacency"),
+        ("max_epsilon", "TOML"),
+        ("\xff", "TOML"),
+    ],
+)
+def test_a_mistake_in_the_file_is_an_error_not_a_missing_limit(tmp_path: Path, text: str, word: str) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=word) as caught:
+        Policy.load(path)
+    assert "policy.toml" in str(caught.value)
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        Policy.load(tmp_path / "policy.toml")
