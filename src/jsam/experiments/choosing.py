@@ -2,7 +2,7 @@
 
 - Q: the whole number nearest to the geometric middle of those that put both of the paper's numbers of selected clients
   inside the 95% band over draws. It needs no training.
-- For a c₂, the learning rate (with its schedule) of a data set is the one with the best mean accuracy at cost 1 among
+- For a c₂, the learning rate (with its schedule and momentum) of a data set is the one with the best mean accuracy at cost 1 among
   those that reach the paper's table at cost 590.5 within its tolerance; if none does, the one that misses least.
 - c₂ serves a data set if that learning rate reaches the table and JSAM is at least half-way between guessing and the
   table's accuracy at cost 1 with s = 100, as the paper's panels need. The largest c₂ of the grid that serves all data
@@ -31,7 +31,7 @@ LOW_COST = 1.0
 GUESSING = 10.0
 _HEAD = "# Written by `jsam reproduce choose`, whose rule docs/reproduction.md tells.\n"
 
-Step = tuple[float, str]  # learning rate and its schedule
+Step = tuple[float, str, float]  # learning rate, its schedule, momentum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def best_steps(runs: Sequence[tuple[RunConfig, float]]) -> dict[tuple[str, float
     """The best learning rate for each data set and c₂, of those whose cells were all run."""
     cells: dict[tuple[str, float, Step], dict[tuple[float, float], float]] = {}
     for config, accuracy in runs:
-        place = (config.dataset, config.c2 or 0.0, (config.learning_rate, config.learning_rate_schedule))
+        place = (config.dataset, config.c2 or 0.0, (config.learning_rate, config.learning_rate_schedule, config.momentum))
         cells.setdefault(place, {})[config.similarity, config.cost] = 100 * accuracy
     fullest = {name: max(len(cells[place]) for place in cells if place[0] == name) for name, *_ in cells}
     best: dict[tuple[str, float], Candidate] = {}
@@ -140,8 +140,12 @@ def choose(places: Places) -> dict[str, Any]:
         lemma1["c2"] = c2
         for (dataset, other), candidate in best.items():
             if other == c2:
-                rate, schedule = candidate.step
-                lemma1[dataset] = {"learning_rate": rate, "learning_rate_schedule": schedule}
+                rate, schedule, momentum = candidate.step
+                lemma1[dataset] = {
+                    "learning_rate": rate,
+                    "learning_rate_schedule": schedule,
+                    "momentum": momentum,
+                }
     exact = dict(values.get("exact", {}))
     for dataset, found in best_exact(_accuracies(tuning_records(places), "exact")).items():
         exact[dataset] = {**exact.get(dataset, {}), **found}
