@@ -19,6 +19,7 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
+from jsam.errors import JsamError
 from jsam.flower import server_store
 from jsam.flower.agreement import withdraw
 from jsam.flower.parameters import flattened, initial_model
@@ -213,3 +214,16 @@ def test_a_withdrawn_client_is_free_again(tmp_path: Path) -> None:
     withdraw(exchange, roster, rules.campaign, ["client-0"], federation.conduct())
     assert federation.statement(0).closed
     assert federation.ledger(0).committed_epsilon() == 0
+
+
+def test_a_second_server_leaves_the_first_ones_store_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one server writes, another one on the same store fails and does not even say that a run has ended."""
+    federation = Federation.make(tmp_path, THREE)
+    federation.run(published())
+    store = ServerStore(tmp_path / "server")
+    before = store.outcome.read_bytes()
+    writing = ServerStore.writing
+    monkeypatch.setattr(ServerStore, "writing", lambda self: writing(self, wait=0.3))
+    with store.writing(), pytest.raises(JsamError, match="another process"):
+        federation.run(published())
+    assert store.outcome.read_bytes() == before

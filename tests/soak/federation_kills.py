@@ -112,8 +112,7 @@ def _campaign(
             time.sleep(rng.random())
             if store.outcome.exists():
                 break
-            assert federation.superlink is not None
-            federation.superlink.kill()
+            federation.kill_server()
             federation.start_superlink()
             run_id = federation.submit({}, app=app)
             found["server kills"] += 1

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -24,9 +25,11 @@ from jsam.flower.own_app import OWN_APP
 from jsam.flower.processes import (
     Child,
     ProcessError,
+    end_all,
     free_port,
     program,
     quiet_environment,
+    started_with,
     stop_all,
     uninterrupted,
 )
@@ -108,6 +111,19 @@ class LocalFederation:
         self.superlink = self._start("superlink", command)
         self._await_port(self.superlink)
 
+    def kill_server(self) -> None:
+        """The SuperLink and everything that it started, at once, as a power cut would."""
+        assert self.superlink is not None
+        self.superlink.kill()
+        nodes = {child.group for child in self.nodes.values()}
+        for number in self._all():
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(number) not in nodes:
+                    os.kill(number, signal.SIGKILL)
+
+    def _all(self) -> list[int]:
+        return started_with("FLWR_HOME", str(self.home))
+
     def add_node(self, name: str, client_file: Path, *, options: tuple[str, ...] | None = None) -> Child:
         """A SuperNode for the client of this file; `options` replace those that say how it connects."""
         self.client_files[name] = client_file.absolute()
@@ -185,6 +201,8 @@ class LocalFederation:
         with uninterrupted():
             children, self._children = self._children, []
             stop_all(children[::-1])
+            # The SuperLink detaches what it starts; those follow it, a moment later.
+            end_all(self._all)
             # Killed nodes leave their sockets here.
             shutil.rmtree(self.environment["TMPDIR"], ignore_errors=True)
 

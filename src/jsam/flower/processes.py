@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from jsam.errors import JsamError
@@ -137,6 +137,27 @@ def group_alive(group: int) -> bool:
             if int(owner) == group and state not in "ZX":
                 return True
     return False
+
+
+def started_with(name: str, value: str) -> list[int]:
+    """Living processes with this in their environment, however they were detached; none where there is no /proc."""
+    wanted, found = f"{name}={value}".encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+            if state not in "ZX" and wanted in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
+
+
+def end_all(find: Callable[[], list[int]]) -> None:
+    """Wait for processes that are about to end by themselves, then insist."""
+    deadline = time.monotonic() + _GRACE
+    while (left := find()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for number in left:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(number, signal.SIGKILL)
 
 
 def stop_all(children: Sequence[Child]) -> None:

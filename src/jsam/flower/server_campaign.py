@@ -40,35 +40,37 @@ def run_campaign(exchange: Exchange, published: Published, conduct: Conduct) -> 
     """Begin the campaign, or go on with the one in the store; the books at its end."""
     store = ServerStore(conduct.store)
     store.begin(published)
-    with store.telling_the_end():
-        return _run(exchange, published, conduct, store)
+    # The lock first: a second server must not touch the first one's files.
+    with store.writing() as ledger, store.telling_the_end():
+        return _run(exchange, published, conduct, store, ledger)
 
 
-def _run(exchange: Exchange, published: Published, conduct: Conduct, store: ServerStore) -> dict[str, Any]:
+def _run(
+    exchange: Exchange, published: Published, conduct: Conduct, store: ServerStore, ledger: Ledger
+) -> dict[str, Any]:
     roster = Roster(
         exchange,
         rebind=conduct.rebind,
         keys=conduct.public_keys(),
         known=None if conduct.rebind else store.nodes(),
     )
-    with store.writing() as ledger:
-        agreement = store.agreement(published)
-        if agreement is None:
-            reports = store.reports()
-            if reports is None:
-                reports = elicit(exchange, roster, published, conduct)
-                store.save_nodes(roster.names)
-                store.save_reports(reports)
-            else:
-                _find(exchange, roster, conduct, set(reports))
-            agreement = agree(exchange, roster, published, conduct, reports)
-            store.save_agreement(published, agreement)
-        campaign = _Campaign(exchange, roster, published, conduct, store, agreement, ledger)
-        try:
-            campaign.train()
-        finally:
-            books = books_of(agreement, tuple(ledger), campaign.answered)
-            store.save_books(books)
+    agreement = store.agreement(published)
+    if agreement is None:
+        reports = store.reports()
+        if reports is None:
+            reports = elicit(exchange, roster, published, conduct)
+            store.save_nodes(roster.names)
+            store.save_reports(reports)
+        else:
+            _find(exchange, roster, conduct, set(reports))
+        agreement = agree(exchange, roster, published, conduct, reports)
+        store.save_agreement(published, agreement)
+    campaign = _Campaign(exchange, roster, published, conduct, store, agreement, ledger)
+    try:
+        campaign.train()
+    finally:
+        books = books_of(agreement, tuple(ledger), campaign.answered)
+        store.save_books(books)
     return books
 
 

@@ -20,6 +20,7 @@ import io
 import json
 import platform
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,9 +100,23 @@ class ServerStore:
         write_json(self.outcome, {"status": "complete", "text": ""})
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[Ledger]:
-        """The server's ledger; its lock keeps a second server off the same campaign."""
-        with Ledger(self.run.ledger) as ledger:
+    def writing(self, wait: float = 30.0) -> Iterator[Ledger]:
+        """The server's ledger; its lock keeps a second server off the same campaign.
+
+        A server whose SuperLink was killed takes some seconds to notice and end, so this waits a while for the lock.
+        """
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                ledger = Ledger(self.run.ledger)
+                break
+            except InputError:
+                raise
+            except JsamError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.2)
+        with ledger:
             yield ledger
 
     def reports(self) -> dict[str, Report] | None:
