@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import datetime
 import functools
+import importlib.metadata
 import json
 import platform
 import statistics
@@ -112,9 +113,12 @@ def ours(case: Case, precision: Precision) -> Callable[[], object]:
 def quickest(precision: Precision) -> Iterator[None]:
     """For peers the quickest kernels count, whether or not they repeat bit for bit."""
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
     cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = True, precision != "fp32", precision != "fp32"
-    yield
-    cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before
 
 
 def non_private(case: Case, precision: Precision) -> dict[str, float]:
@@ -345,7 +349,12 @@ def main() -> None:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": "python -m benchmarks.gpu " + " ".join(sys.argv[1:]),
         "card": torch.cuda.get_device_name(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            **{name: installed(name) for name in ("triton", "opacus")},
+        },
         "milliseconds a round": {},
         "end to end": {},
     }
@@ -363,6 +372,13 @@ def main() -> None:
     path = arguments.output / f"gpu-{card}-{'end-to-end' if arguments.skip_steps else 'rounds'}.json"
     path.write_text(json.dumps(results, indent=1) + "\n")
     table(results)
+
+
+def installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def table(results: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ torch = require("torch", extra="train")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
-from torch import nn  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
 
 from jsam.training import TaskSpec, TrainingSettings, resume, train  # noqa: E402
 from jsam.training.clipping import (  # noqa: E402
@@ -116,6 +116,53 @@ def test_kernels_agree_with_the_plain_rules() -> None:
     assert float((quick.norms / plain.norms - 1).abs().max()) < 1e-5
 
 
+class Turned(nn.Module):
+    """One column of pixels, turned to a row after the convolution: its gradient's last stride is then not 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.linear = nn.Conv2d(2, 5, (3, 1), padding=(1, 0)), nn.Linear(5 * 7, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned = self.convolution(x).transpose(2, 3).contiguous()
+        out: Tensor = self.linear(torch.tanh(turned).flatten(1))
+        return out
+
+
+def uncommon(kind: str) -> tuple[nn.Module, tuple[int, ...]]:
+    """Uses whose kernels see unusual strides, windows or frozen parameters."""
+    torch.manual_seed(6)
+    if kind == "one column":
+        return Turned(), (2, 7, 1)
+    if kind == "kernels of one":
+        first, second, last = nn.Conv2d(4, 6, 3), nn.Conv2d(6, 17, 1), nn.Linear(17 * 36, 5)
+        return nn.Sequential(first, nn.Tanh(), second, nn.ReLU(), nn.Flatten(), last), (4, 8, 8)
+    if kind == "pool of one":
+        first, last = nn.Conv2d(2, 4, 3), nn.Linear(16, 5)
+        return nn.Sequential(first, nn.ReLU(), nn.MaxPool2d(1, 2), nn.Flatten(), last), (2, 6, 6)
+    first, second, third, last = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 6, 3), nn.Conv2d(6, 5, 2), nn.Linear(5, 5)
+    second.requires_grad_(False)
+    third.weight.requires_grad_(False)
+    front = (first, nn.ReLU(), second, nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(*front, third, nn.Tanh(), nn.Flatten(), last), (2, 6, 6)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+@pytest.mark.parametrize("kind", ["one column", "kernels of one", "pool of one", "frozen"])
+def test_uncommon_uses_stay_on_the_fused_path(kind: str, precision: Precision) -> None:
+    model, shape = uncommon(kind)
+    (client,) = some_clients(shape, [20])
+    targets = client.targets % 5
+    model = model.to(CUDA)
+    with arithmetic("fp32", CUDA):
+        batch = ClientBatch(inputs=client.inputs, targets=targets, multiplicity=1)
+        expected = reference_clipped_sum(model, [batch], clip_norm=0.3, per_round=1)
+    engine = ClippingEngine(model, clip_norm=0.3, precision=precision)
+    found = engine.clipped_sum(client.inputs, targets, sample_weights([20], [1], 1, device=CUDA))
+    assert engine.path == "fused"
+    assert float((found.gradient - expected).norm() / expected.norm()) < TOLERANCE[precision]
+
+
 def a_contract(epsilon_scale: float = 300.0) -> Contract:
     reports = np.random.default_rng(5).uniform(0.05, 1.0, 12)
     market = Market(sensitivities=reports, prior=UniformPrior(bottom=0, top=1))
@@ -173,6 +220,15 @@ def test_a_run_repeats_bit_for_bit_and_resumes_so(tmp_path: Path) -> None:
         assert all(torch.equal(models[0][name], other[name]) for name in models[0])
     ledgers = [(tmp_path / name / "ledger.jsonl").read_bytes() for name in ("whole", "broken")]
     assert ledgers[0] == ledgers[1]
+
+
+def test_blocks_of_one_round_train_as_longer_ones_do(tmp_path: Path) -> None:
+    """Tables of a single row; unequal clients, so that the first batch is not the largest."""
+    for every in (1, 30):
+        settings = some_settings(evaluate_every=every, checkpoint_every=30)
+        train(a_contract(), digits(scheme="dirichlet").build(), settings, tmp_path / str(every))
+    models = [torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("1", "30")]
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
 
 
 def test_trials_side_by_side_give_what_single_runs_give(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,12 +37,34 @@ def versions() -> dict[str, str]:
     return {"jsam": jsam.__version__, "torch": torch.__version__, "numpy": np.__version__}
 
 
+def accelerator(device: torch.device) -> dict[str, str]:
+    """What else decides how a GPU rounds: the card, and the libraries that its kernels come from."""
+    if device.type != "cuda":
+        return {}
+    triton = importlib.import_module("triton").__version__ if importlib.util.find_spec("triton") else "none"
+    return {
+        "card": torch.cuda.get_device_name(device),
+        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        "triton": str(triton),
+    }
+
+
 def check_versions(folder: Path, stored: Mapping[str, Any]) -> None:
     """Other versions may round differently; a repeated round would then be a second, different release."""
-    for name, version in versions().items():
-        if stored.get(name) != version:
+    _check_same(folder, stored, versions())
+
+
+def check_accelerator(folder: Path, stored: Mapping[str, Any], device: torch.device) -> None:
+    """Likewise another card."""
+    _check_same(folder, stored, accelerator(device))
+
+
+def _check_same(folder: Path, stored: Mapping[str, Any], here: Mapping[str, str]) -> None:
+    for name, value in here.items():
+        if stored.get(name) != value:
             raise RunFolderError(
-                f"{folder} was begun with {name} {stored.get(name)} and here is {version}; resume with the same version"
+                f"{folder} was begun with {name} {stored.get(name)} and here is {value}; resume with the same "
+                f"{'card' if name == 'card' else 'version'}"
             )
 
 

@@ -25,8 +25,20 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, inputs: Tensor, targets: Tensor, *, num_classes: int, loss: PerSampleLoss) -> Evaluation:
+def evaluate(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    num_classes: int,
+    loss: PerSampleLoss,
+    precision: Precision = "fp32",
+) -> Evaluation:
     """Accuracy, mean loss, and accuracy by class, with the model in evaluation mode."""
+    if inputs.is_cuda:
+        queued = Evaluator(inputs, targets, num_classes=num_classes, loss=loss, precision=precision)
+        queued.run(model)
+        return Evaluator.read(queued.result.cpu())
     was_training = model.training
     model.eval()
     try:

@@ -52,9 +52,6 @@ class Pending:
         self._measures, self._evaluation, self._keep = measures, evaluation, keep
         self.snapshot = snapshot
 
-    def ready(self) -> bool:
-        return bool(self._done.query())  # type: ignore[no-untyped-call]
-
     def measures(self) -> NDArray[np.float32]:
         self._done.synchronize()
         self._keep = None
@@ -87,13 +84,12 @@ class GraphRounds:
         block: int,
         momentum: float,
         evaluator: Evaluator,
-        stream: torch.cuda.Stream | None = None,
     ) -> None:
         self.model, self.engine, self.momentum = model, engine, momentum
         self._inputs, self._targets, self._evaluator = inputs, targets, evaluator
         self._sizes, self._block = tuple(sizes), block
         self._device = inputs.device
-        self.stream = stream or torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         self.stream.wait_stream(torch.cuda.current_stream(self._device))
         self._generator = torch.Generator(self._device)
         most = max(sizes)
@@ -133,21 +129,20 @@ class GraphRounds:
             evaluation = self._evaluate() if evaluate else None
             return Pending(measures, evaluation, self._snapshot() if snapshot else None, staged)
 
-    def evaluate(self) -> Evaluation:
-        """As the weights are now; waits."""
-        with torch.cuda.stream(self.stream):
-            found = Pending(torch.empty(0), self._evaluate(), None, None).evaluation()
-        assert found is not None
-        return found
+    def wait(self) -> None:
+        """Until all that is queued is done: only then may its memory be handed back."""
+        self.stream.synchronize()
 
     def _stage(self, rounds: Sequence[RoundInputs]) -> tuple[Tensor, Tensor, Tensor]:
         most = self._rows.shape[1]
-        # Missing rows are row 0 with weight 0: computed, and worth nothing.
-        rows = torch.zeros((len(rounds), most), dtype=torch.int64).pin_memory()
+        rows = torch.empty((len(rounds), most), dtype=torch.int64).pin_memory()
         weights = torch.zeros((len(rounds), most)).pin_memory()
         scales = torch.empty((len(rounds), 2)).pin_memory()
         for i, single in enumerate(rounds):
             rows[i, : len(single.rows)] = torch.from_numpy(single.rows)
+            # Missing rows repeat one of the round's own with weight 0: computed, and worth nothing. Another client's
+            # would be touched in a round without it, and could stop the run by not being finite.
+            rows[i, len(single.rows) :] = int(single.rows[0])
             weights[i, : len(single.rows)] = single.weights
             scales[i, 0], scales[i, 1] = single.noise_scale, single.step
         return rows, weights, scales
@@ -163,15 +158,24 @@ class GraphRounds:
     def _graph(self, size: int) -> torch.cuda.CUDAGraph:
         found = self._graphs.get(size)
         if found is None:
-            state = self._state()
-            # The largest batch first: scratch memory must not move once a graph knows its address. Then this size:
-            # kernels are compiled for it outside the recording.
-            for warm in (size,) if self._graphs else dict.fromkeys((max(self._sizes), size)):
-                self._round(warm)
+            # Every size before the first recording: scratch memory must not move once a graph knows its address, and a
+            # smaller batch may need more of it, as one chunk where a larger one is cut in two. Then this size, so that
+            # nothing is left to compile or to prepare while recording.
+            for warm in (size,) if self._graphs else (*sorted(self._sizes, reverse=True), size):
+                self._rehearse(warm)
             found = self._record(lambda: self._round(size))
             self._graphs[size] = found
-            self._restore(state)
         return found
+
+    def _rehearse(self, size: int) -> None:
+        """A round whose effects are taken back."""
+        kept = [*self.model.state_dict().values(), self._next, self._sound, self._measures]
+        if self._velocity is not None:
+            kept.append(self._velocity)
+        before = [value.clone() for value in kept]
+        self._round(size)
+        for value, saved in zip(kept, before, strict=True):
+            value.copy_(saved)
 
     def _record(self, run: Callable[[], None]) -> torch.cuda.CUDAGraph:
         # Not torch.cuda.graph(), which collects garbage and empties the allocator's cache each time.
@@ -183,16 +187,6 @@ class GraphRounds:
         finally:
             graph.capture_end()
         return graph
-
-    def _state(self) -> list[tuple[Tensor, Tensor]]:
-        kept = [*self.model.state_dict().values(), self._next, self._sound, self._measures]
-        if self._velocity is not None:
-            kept.append(self._velocity)
-        return [(value, value.clone()) for value in kept]
-
-    def _restore(self, state: list[tuple[Tensor, Tensor]]) -> None:
-        for value, saved in state:
-            value.copy_(saved)
 
     @torch.no_grad()
     def _round(self, size: int) -> None:

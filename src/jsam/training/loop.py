@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,14 @@ from jsam.privacy.files import write_atomically
 from jsam.training.clipping import ClippedSum, ClippingEngine, cross_entropy, sample_weights
 from jsam.training.clipping.precision import checked_precision
 from jsam.training.contracts import load_contract
-from jsam.training.environment import check_versions, device_named, threads_set_to, versions
+from jsam.training.environment import (
+    accelerator,
+    check_accelerator,
+    check_versions,
+    device_named,
+    threads_set_to,
+    versions,
+)
 from jsam.training.errors import RunFolderError, TrainingStoppedError
 from jsam.training.evaluation import Evaluation, Evaluator, evaluate
 from jsam.training.graphs import MEASURES, Pending
@@ -73,7 +81,7 @@ def train(
         "settings": settings.as_dict(),
         "task": None if task.spec is None else task.spec.as_dict(),
         "data": data,
-        "environment": {**versions(), "threads": threads, "machine": platform.machine()},
+        "environment": {**versions(), "threads": threads, "machine": platform.machine(), **accelerator(device)},
     }
     write_json(folder.config, config)
     preparation.warn(data["parameters"])
@@ -107,6 +115,7 @@ def resume(
             f"{folder.path} was begun with another task: {odd[0]} was {config['data'][odd[0]]}, now {found.get(odd[0])}"
         )
     device = device_named(settings.device)
+    check_accelerator(folder.path, config["environment"], device)
     schedule = Schedule.load(folder.schedule)
     preparation = Preparation.of(load_contract(folder.contract), settings, task.partition.sizes, schedule)
     fingerprint = fingerprint_of(config, folder)
@@ -148,8 +157,12 @@ class _Run:
         last: Metrics = {}
         began = time.perf_counter()
         # The ledger first: its lock keeps a second process from touching the other files.
-        with Ledger(self.folder.ledger) as ledger, self._metrics(state) as metrics:
-            for record in self._records(state, ledger, fresh):
+        with (
+            Ledger(self.folder.ledger) as ledger,
+            self._metrics(state) as metrics,
+            contextlib.closing(self._records(state, ledger, fresh)) as records,
+        ):
+            for record in records:
                 metrics.add(record)
                 last = record
                 if tracker is not None:
@@ -178,7 +191,7 @@ class _Run:
         summary = {"status": "complete", "rounds": self.settings.rounds, **_evaluated(last)}
         write_json(self.folder.summary, summary)
 
-    def _records(self, state: TrainingState, ledger: Ledger, fresh: bool) -> Iterator[Metrics]:
+    def _records(self, state: TrainingState, ledger: Ledger, fresh: bool) -> Generator[Metrics]:
         if fresh:
             yield {"round": 0, **self._evaluation()}
         if self.device.type == "cuda" and self.engine.path == "fused" and replayable(self.model, self.loss):
@@ -227,20 +240,24 @@ class _Run:
         if state.velocity is not None:
             rounds.load(self.model.state_dict(), state.velocity)
         queued: deque[tuple[range, Pending]] = deque()
-        for block in blocks_between(state.rounds_done, self.settings):
-            drawn = [self.preparation.schedule.round(index) for index in block]
-            releases = [self.preparation.releases(single) for single in drawn]
-            ledger.append(itertools.chain.from_iterable(releases))
-            evaluate = due(block.stop, self.settings.evaluate_every, self.settings.rounds)
-            keep = due(block.stop, self.settings.checkpoint_every, self.settings.rounds)
-            inputs = [
-                round_inputs(self.preparation, self.partition, *pair) for pair in zip(drawn, releases, strict=True)
-            ]
-            queued.append((block, rounds.launch(inputs, evaluate=evaluate, snapshot=keep)))
-            if len(queued) > 1:
+        try:
+            for block in blocks_between(state.rounds_done, self.settings):
+                drawn = [self.preparation.schedule.round(index) for index in block]
+                releases = [self.preparation.releases(single) for single in drawn]
+                ledger.append(itertools.chain.from_iterable(releases))
+                evaluate = due(block.stop, self.settings.evaluate_every, self.settings.rounds)
+                keep = due(block.stop, self.settings.checkpoint_every, self.settings.rounds)
+                inputs = [
+                    round_inputs(self.preparation, self.partition, *pair) for pair in zip(drawn, releases, strict=True)
+                ]
+                queued.append((block, rounds.launch(inputs, evaluate=evaluate, snapshot=keep)))
+                if len(queued) > 1:
+                    yield from self._read(*queued.popleft(), state)
+            while queued:
                 yield from self._read(*queued.popleft(), state)
-        while queued:
-            yield from self._read(*queued.popleft(), state)
+        finally:
+            # Also when interrupted: what is queued still writes to memory that the next run may be given.
+            rounds.wait()
 
     def _read(self, block: range, pending: Pending, state: TrainingState) -> Iterator[Metrics]:
         measures = pending.measures().tolist()
@@ -306,7 +323,12 @@ class _Run:
 
     def _evaluation(self) -> Metrics:
         found = evaluate(
-            self.model, self.test_inputs, self.test_targets, num_classes=self.dataset.num_classes, loss=self.loss
+            self.model,
+            self.test_inputs,
+            self.test_targets,
+            num_classes=self.dataset.num_classes,
+            loss=self.loss,
+            precision=self.engine.precision,
         )
         return _as_metrics(found)
 

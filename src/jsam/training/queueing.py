@@ -75,7 +75,6 @@ def graph_rounds(
     preparation: Preparation,
     partition: Partition,
     evaluator: Evaluator,
-    stream: torch.cuda.Stream | None = None,
 ) -> GraphRounds:
     """The memory and graphs for this run's rounds."""
     settings = preparation.settings
@@ -89,5 +88,4 @@ def graph_rounds(
         block=max(len(block) for block in blocks_between(0, settings)),
         momentum=settings.momentum,
         evaluator=evaluator,
-        stream=stream,
     )

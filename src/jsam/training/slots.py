@@ -24,7 +24,7 @@ from jsam.training.clipping.precision import checked_precision
 from jsam.training.data import Dataset
 from jsam.training.environment import device_named
 from jsam.training.evaluation import Evaluator
-from jsam.training.graphs import MEASURES, GraphRounds, Pending
+from jsam.training.graphs import MEASURES, GraphRounds, Pending, batch_sizes
 from jsam.training.preparation import Preparation
 from jsam.training.queueing import batch_size_counts, blocks_between, due, replayable, round_inputs
 
@@ -46,27 +46,31 @@ class Slots:
         self._device = device_named(first.settings.device)
         self._data = _on_device(first.task.dataset, self._device)
         sizes = {n for _, trial in trials for n in batch_size_counts(trial.task.partition, trial.settings.per_round)}
-        self._sizes = tuple(sorted(sizes))
+        self._sizes = batch_sizes(tuple(sizes))
         self._block = max(len(b) for _, trial in trials for b in blocks_between(0, trial.settings))
         self._slots = [self._slot(first) for _ in range(min(count, len(trials)))]
 
     def go(self, progress: Callable[[int], None]) -> Iterator[tuple[int, TrialResult]]:
         """Results as they come; each slot has a couple of blocks queued at all times."""
         running: dict[int, _Course] = {}
-        while self._waiting or running:
-            for number, slot in enumerate(self._slots):
-                course = running.get(number)
-                if course is None and self._waiting:
-                    course = running[number] = _Course(*self._waiting.popleft(), slot)
-                if course is None:
-                    continue
-                while course.more and len(course.queued) < _AHEAD:
-                    course.launch()
-                if course.queued:
-                    progress(course.read())
-                if course.over:
-                    yield course.index, course.result()
-                    del running[number]
+        try:
+            while self._waiting or running:
+                for number, slot in enumerate(self._slots):
+                    course = running.get(number)
+                    if course is None and self._waiting:
+                        course = running[number] = _Course(*self._waiting.popleft(), slot)
+                    if course is None:
+                        continue
+                    while course.more and len(course.queued) < _AHEAD:
+                        course.launch()
+                    if course.queued:
+                        progress(course.read())
+                    if course.over:
+                        yield course.index, course.result()
+                        del running[number]
+        finally:
+            for slot in self._slots:
+                slot.wait()
 
     def _slot(self, trial: Trial) -> GraphRounds:
         settings, loss = trial.settings, trial.task.loss or cross_entropy
@@ -97,7 +101,9 @@ def slot_key(trial: Trial) -> tuple[Any, ...] | None:
     if not replayable(task.model, task.loss or cross_entropy) or obstacle(trainable_owners(task.model)) is not None:
         return None
     shapes = tuple((name, tuple(value.shape)) for name, value in task.model.state_dict().items())
-    return id(task.dataset), str(task.model), shapes, settings.clip_norm, settings.momentum, settings.precision
+    trained = tuple(name for name, value in task.model.named_parameters() if value.requires_grad)
+    fixed = settings.clip_norm, settings.momentum, settings.precision
+    return id(task.dataset), str(device), str(task.model), shapes, trained, *fixed
 
 
 @dataclass

@@ -18,6 +18,7 @@ import torch
 from jsam.mechanism.contract import Contract
 from jsam.privacy import Round
 from jsam.training.clipping import ClippedSum, ClippingEngine, cross_entropy, sample_weights
+from jsam.training.clipping.precision import checked_precision
 from jsam.training.environment import device_named
 from jsam.training.evaluation import evaluate
 from jsam.training.noise import combined_std, round_noise
@@ -83,7 +84,10 @@ class _Run:
         self.preparation = Preparation.of(trial.contract, self.settings, task.partition.sizes)
         self.task, self.loss = task, task.loss or cross_entropy
         self.model = copy.deepcopy(task.model).to(self.device).train()
-        self.engine = ClippingEngine(self.model, clip_norm=self.settings.clip_norm, loss=self.loss)
+        self.precision = checked_precision(self.settings.precision, self.device)
+        self.engine = ClippingEngine(
+            self.model, clip_norm=self.settings.clip_norm, loss=self.loss, precision=self.precision
+        )
         self.inputs = torch.from_numpy(task.dataset.train_inputs).to(self.device)
         self.targets = torch.from_numpy(task.dataset.train_targets).to(self.device)
         self.velocity: torch.Tensor | None = None
@@ -145,5 +149,7 @@ class _Run:
         dataset = self.task.dataset
         inputs = torch.from_numpy(dataset.test_inputs).to(self.device)
         targets = torch.from_numpy(dataset.test_targets).to(self.device)
-        found = evaluate(self.model, inputs, targets, num_classes=dataset.num_classes, loss=self.loss)
+        found = evaluate(
+            self.model, inputs, targets, num_classes=dataset.num_classes, loss=self.loss, precision=self.precision
+        )
         return found.accuracy, found.loss if math.isfinite(found.loss) else None

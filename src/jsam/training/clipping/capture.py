@@ -86,7 +86,7 @@ class Capture:
 
     def _record(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
         records: list[_Record] | None = getattr(self._local, "records", None)
-        if records is None or not output.requires_grad:
+        if records is None or module not in self._names or not output.requires_grad:
             return
         if len(args) != 1:
             raise CannotFuseError(f"{self._names[module]} is called with {len(args)} positional arguments, not one")

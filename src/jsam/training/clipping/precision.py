@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -35,6 +35,7 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
         yield
         return
     with (
+        torch.cuda.device(device),
         _switches(tf32=precision != "fp32"),
         torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=False),
     ):
@@ -47,16 +48,30 @@ def exact_sums(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    with _switches(tf32=False), torch.autocast("cuda", enabled=False):
+    with torch.cuda.device(device), _switches(tf32=False), torch.autocast("cuda", enabled=False):
         yield
 
 
 @contextlib.contextmanager
 def _switches(*, tf32: bool) -> Iterator[None]:
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = cudnn.allow_tf32, matmul.allow_tf32, cudnn.deterministic, cudnn.benchmark
-    cudnn.allow_tf32, matmul.allow_tf32, cudnn.deterministic, cudnn.benchmark = tf32, tf32, True, False
+    cudnn = torch.backends.cudnn
+    wanted: list[tuple[Any, str, object]] = [(cudnn, "deterministic", True), (cudnn, "benchmark", False), *_tf32(tf32)]
+    before = [getattr(owner, name) for owner, name, _ in wanted]
+    for owner, name, value in wanted:
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        cudnn.allow_tf32, matmul.allow_tf32, cudnn.deterministic, cudnn.benchmark = before
+        for (owner, name, _), value in zip(wanted, before, strict=True):
+            setattr(owner, name, value)
+
+
+def _tf32(on: bool) -> list[tuple[Any, str, object]]:
+    """torch has two names for this switch, and refuses the old one where the new one has been used."""
+    cudnn: Any = torch.backends.cudnn
+    matmul = torch.backends.cuda.matmul
+    try:
+        _ = cudnn.allow_tf32, matmul.allow_tf32
+    except RuntimeError:
+        return [(owner, "fp32_precision", "tf32" if on else "ieee") for owner in (matmul, cudnn.conv, cudnn.rnn)]
+    return [(cudnn, "allow_tf32", on), (matmul, "allow_tf32", on)]

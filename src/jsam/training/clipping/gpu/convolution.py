@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from jsam.training.clipping.gpu.activation import is_channels_last
 from jsam.training.clipping.gpu.kernels import sample_gradients_kernel
 from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, row_norms
 from jsam.training.clipping.layers.conv import ConvRule
@@ -71,7 +72,8 @@ class KernelConvRule(LayerRule):
 
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
         if not self._covers(calls):
-            self._plain.open([Call(c.inputs.float(), c.grad_outputs.float()) for c in calls], parts)
+            self._call = None
+            self._plain.open([Call(c.inputs.to(parts), c.grad_outputs.to(parts)) for c in calls], parts)
             return
         self._call = calls[0]
         n = parts.shape[1]
@@ -84,8 +86,9 @@ class KernelConvRule(LayerRule):
 
     def _launch(self, call: Call, bias: Tensor | None, parts: Tensor) -> None:
         x, g, shape = call.inputs, call.grad_outputs, self._shape
-        channels_last = g.stride(1) == 1 and g.shape[2] * g.shape[3] > 1
-        g = g if channels_last else g.contiguous()
+        channels_last = is_channels_last(g)
+        # Dense, since positions are numbered along both axes at once; a gradient may be a slice of a larger one.
+        g = g.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
         if channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         tile = self._tile(call)
@@ -99,7 +102,8 @@ class KernelConvRule(LayerRule):
             *x.stride(),
             g.stride(0),
             g.stride(1),
-            g.stride(3),
+            # Of an axis of length 1 the stride may be anything.
+            g.stride(3) if g.shape[3] > 1 else g.stride(2),
             x.shape[2],
             x.shape[3],
             g.shape[2] * g.shape[3],

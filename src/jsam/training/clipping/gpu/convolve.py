@@ -24,6 +24,12 @@ def is_ours(module: nn.Conv2d, precision: Precision) -> bool:
     return plain and (module.stride == (1, 1) if precision == "fp32" else module.in_channels < _FEW_CHANNELS)
 
 
+def positions(x: Tensor, module: nn.Conv2d) -> int:
+    """The most that `convolve` numbers, forward or back: pixels of its output or of its input, over all examples."""
+    oh, ow = _output_map(x, module)
+    return int(x.shape[0]) * max(oh * ow, int(x.shape[2]) * int(x.shape[3]))
+
+
 def convolve(x: Tensor, module: nn.Conv2d, precision: Precision) -> Tensor:
     """The convolution without its bias; gradients reach the input only, the weight's rule takes its own."""
     result: Tensor = _Convolve.apply(x, module.weight, module, precision)  # type: ignore[no-untyped-call]
@@ -40,10 +46,8 @@ class _Convolve(torch.autograd.Function):
             # Forward by cuDNN: an ulp more of error there would change which value a max-pool takes.
             plain: Tensor = module._conv_forward(x, weight, None)
             return plain
-        (kh, kw), (sh, sw), (ph, pw), (dh, dw) = _geometry(module)
-        oh = (x.shape[2] + 2 * ph - dh * (kh - 1) - 1) // sh + 1
-        ow = (x.shape[3] + 2 * pw - dw * (kw - 1) - 1) // sw + 1
-        return _launch(x, weight, (module.out_channels, oh, ow), module, precision, ctx.layout, transposed=False)
+        shape = module.out_channels, *_output_map(x, module)
+        return _launch(x, weight, shape, module, precision, ctx.layout, transposed=False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
@@ -68,7 +72,8 @@ def _launch(
 ) -> Tensor:
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     n, (channels, height, width) = x.shape[0], shape
-    matrix = weight.permute(0, 2, 3, 1).reshape(weight.shape[0], -1).to(dtype)
+    # Contiguous, since of a kernel of one entry the reshape is a view, exchanged or not.
+    matrix = weight.permute(0, 2, 3, 1).reshape(weight.shape[0], -1).to(dtype).contiguous()
     out = torch.empty((n, channels, height, width), device=x.device, dtype=dtype, memory_format=layout)
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = _geometry(module)
     total = n * height * width
@@ -109,6 +114,13 @@ def _launch(
         num_stages=3,
     )
     return out
+
+
+def _output_map(x: Tensor, module: nn.Conv2d) -> tuple[int, int]:
+    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = _geometry(module)
+    oh = (x.shape[2] + 2 * ph - dh * (kh - 1) - 1) // sh + 1
+    ow = (x.shape[3] + 2 * pw - dw * (kw - 1) - 1) // sw + 1
+    return oh, ow
 
 
 def _geometry(module: nn.Conv2d) -> tuple[tuple[int, ...], ...]:

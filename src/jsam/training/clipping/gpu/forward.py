@@ -12,8 +12,8 @@ from jsam.training.clipping.precision import Precision
 Record = Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]
 """Told of each convolution that is not called as a module: itself, its inputs, its output before the bias."""
 
-# Elements are numbered by 32-bit integers in the kernels.
-_MOST_ELEMENTS = 2**31 - 1
+# Elements are numbered by 32-bit integers in the kernels, up to the end of the last block.
+_MOST_ELEMENTS = 2**31 - 1024
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class _Merged:
 
     def __call__(self, x: Tensor, record: Record) -> Tensor:
         from jsam.training.clipping.gpu.activation import activate
-        from jsam.training.clipping.gpu.convolve import convolve, is_ours
+        from jsam.training.clipping.gpu.convolve import convolve, is_ours, positions
 
-        if is_ours(self.convolution, self.precision):
+        if is_ours(self.convolution, self.precision) and positions(x, self.convolution) <= _MOST_ELEMENTS:
             y = convolve(x, self.convolution, self.precision)
         else:
             y = self.convolution._conv_forward(x, self.convolution.weight, None)
@@ -78,7 +78,8 @@ def _stages(modules: list[nn.Module], precision: Precision) -> Iterator[_Merged 
     while position < len(modules):
         module = modules[position]
         after = modules[position + 1] if position + 1 < len(modules) else None
-        if type(module) is nn.Conv2d and after is not None and type(after) in (nn.ReLU, nn.Tanh):
+        if type(module) is nn.Conv2d and not _trains_bias_only(module) and type(after) in (nn.ReLU, nn.Tanh):
+            assert after is not None
             last = modules[position + 2] if position + 2 < len(modules) else None
             pooling = last if isinstance(last, nn.MaxPool2d) and _is_plain(last) else None
             yield _Merged(module, after, pooling, precision)
@@ -88,10 +89,17 @@ def _stages(modules: list[nn.Module], precision: Precision) -> Iterator[_Merged 
             position += 1
 
 
+def _trains_bias_only(convolution: nn.Conv2d) -> bool:
+    # Merged, a bias has its gradient from the output before it, which has none if only the bias is trained.
+    bias = convolution.bias
+    return bias is not None and bias.requires_grad and not convolution.weight.requires_grad
+
+
 def _is_plain(pooling: nn.MaxPool2d) -> bool:
     square = isinstance(pooling.kernel_size, int) and isinstance(pooling.stride, int)
     plain = pooling.padding == 0 and pooling.dilation == 1 and not pooling.ceil_mode and not pooling.return_indices
-    return type(pooling) is nn.MaxPool2d and square and plain and _number(pooling.kernel_size) <= 15
+    # Places in a window are numbered in a byte; a window of one that strides is not what the kernels expect.
+    return type(pooling) is nn.MaxPool2d and square and plain and 2 <= _number(pooling.kernel_size) <= 15
 
 
 def _number(value: int | tuple[int, ...]) -> int:
