@@ -2,8 +2,9 @@
 
 - Q: the whole number nearest to the geometric middle of those that put both of the paper's numbers of selected clients
   inside the 95% band over draws. It needs no training.
-- For a c₂, the learning rate (with its schedule and momentum) of a data set is the one with the best mean accuracy at cost 1 among
-  those that reach the paper's table at cost 590.5 within its tolerance; if none does, the one that misses least.
+- For a c₂, the learning rate (with its schedule and momentum) of a data set is the one with the best mean accuracy at
+  cost 1 among those that reach the paper's table at cost 590.5 within its tolerance; if none does, the one that misses
+  least.
 - c₂ serves a data set if that learning rate reaches the table and JSAM is at least half-way between guessing and the
   table's accuracy at cost 1 with s = 100, as the paper's panels need. The largest c₂ of the grid that serves all data
   sets is taken, since a larger one is nearer to what privacy truly needs; if none does, the one that misses least.
@@ -79,7 +80,11 @@ def best_steps(runs: Sequence[tuple[RunConfig, float]]) -> dict[tuple[str, float
     """The best learning rate for each data set and c₂, of those whose cells were all run."""
     cells: dict[tuple[str, float, Step], dict[tuple[float, float], float]] = {}
     for config, accuracy in runs:
-        place = (config.dataset, config.c2 or 0.0, (config.learning_rate, config.learning_rate_schedule, config.momentum))
+        place = (
+            config.dataset,
+            config.c2 or 0.0,
+            (config.learning_rate, config.learning_rate_schedule, config.momentum),
+        )
         cells.setdefault(place, {})[config.similarity, config.cost] = 100 * accuracy
     fullest = {name: max(len(cells[place]) for place in cells if place[0] == name) for name, *_ in cells}
     best: dict[tuple[str, float], Candidate] = {}
