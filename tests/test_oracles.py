@@ -34,7 +34,7 @@ def wide_market(rng: np.random.Generator, n: int) -> tuple[Array, float, float, 
 
 
 def threshold_minimum(v: Array, *, eta: float, Q: float, zeta: float) -> float:
-    """Least objective among the N candidates of theory §2: h kept, the cheapest takes the rest."""
+    """Least objective among the N candidates of docs/theory.md: h kept, the cheapest takes the rest."""
     n = len(v)
     w = np.cbrt(np.sort(v) ** 2)
     least = math.inf
@@ -151,7 +151,7 @@ def test_brute_force_alone_and_for_two() -> None:
 
 
 def test_brute_force_reaches_the_threshold_optimum_and_never_undercuts_it() -> None:
-    """Some h with p = 1/N beyond the first is globally optimal (theory §2)."""
+    """Some h with p = 1/N beyond the first is globally optimal (docs/theory.md)."""
     rng = np.random.default_rng(4)
     for seed in range(40):
         v, eta, Q, zeta = wide_market(rng, int(rng.integers(2, 9)))
@@ -181,7 +181,7 @@ def test_descent_finds_the_optimum_without_being_shown_the_corners(monkeypatch: 
 
 
 def test_brute_force_finds_the_inner_optimum_that_a_cap_can_make() -> None:
-    """With p <= cap a point strictly inside a piece can win (theory §9); corners alone miss it here by 1.6e-3."""
+    """With p <= cap a point strictly inside a piece can win (docs/theory.md); corners alone miss it here by 1.6e-3."""
     v, eta, cap = np.array([1.0, 104.81441443]), 42.33700757, 0.767496507
 
     def along(t: float) -> float:
@@ -363,7 +363,7 @@ def test_curve_is_the_optimum_falls_and_ends_in_exclusion(uniform_market: tuple[
 def test_step_from_first_to_second_rank_is_the_predicted_factor(
     uniform_market: tuple[Array, list[Curve], Array],
 ) -> None:
-    """Passing the next report multiplies epsilon by (N - h + 1)^(-2/3) (theory §4), h the number kept there."""
+    """Passing the next report multiplies epsilon by (N - h + 1)^(-2/3) (docs/theory.md), h the number kept there."""
     c, curves, _ = uniform_market
     before, after = curves[0](c[1] * np.array([1 - 1e-13, 1 + 1e-13]))
     kept = sum(float(curve(c[k : k + 1])[0]) > 0 for k, curve in enumerate(curves))
@@ -374,7 +374,7 @@ def test_step_from_first_to_second_rank_is_the_predicted_factor(
 
 
 def test_payment_is_the_envelope_difference(uniform_market: tuple[Array, list[Curve], Array]) -> None:
-    """For v = 2z the integral of epsilon is [G(v_k -> 2) - G(v)]/2 (theory §4)."""
+    """For v = 2z the integral of epsilon is [G(v_k -> 2) - G(v)]/2 (docs/theory.md)."""
     c, curves, payments = uniform_market
     v = 2.0 * c
     here = threshold_minimum(v, eta=2.0, Q=3.0, zeta=1.0)

@@ -1,4 +1,4 @@
-"""The objective as written, and its minimum over the privacy budgets for given selection probabilities (theory §2, §9).
+"""The objective as written, and its minimum over the privacy budgets for given selection probabilities (docs/theory.md).
 
 Two roads to the same inner minimum, neither of them the solver's: `best_epsilons` finds the multiplier of the noise
 root by Brent's method, one instance at a time; `values` and `values_capped` run Newton steps over many rows at once for
@@ -28,7 +28,7 @@ def equal_shares(n: int) -> Array:
 def objective(
     p: Array, eps: Array, v: Array, *, eta: float, Q: float, zeta: float = 1.0, u: Array | None = None
 ) -> float:
-    """The full problem's objective (theory §2), term by term; a client with p = 0 adds no noise."""
+    """The full problem's objective (docs/theory.md), term by term; a client with p = 0 adds no noise."""
     u = equal_shares(len(p)) if u is None else u
     bias = zeta * math.fsum(abs(a - b) for a, b in zip(p, u, strict=True))
     noise = 0.0

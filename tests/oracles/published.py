@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper exactly as printed, slips included (theory §10), as a peer for quality and speed.
+"""Algorithm 1 of the paper exactly as printed, slips included (docs/theory.md), as a peer for quality and speed.
 
 The slips, kept on purpose: the bias is 2 (p_1 - p_h), right only at p_h = 1/N; the noise weight Q is missing; at h = 1
 client 1 enters the noise sum twice and, where it is the whole market, may be given probability two; f* starts at 10^6,

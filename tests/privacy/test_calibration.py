@@ -17,7 +17,7 @@ from jsam.privacy import Adjacency, Exact, Lemma1, NoiseRule, gdp_mu, needed_c2,
     ("epsilon", "c2", "digits"), [(0.001, 0.51, 2), (0.1, 0.91, 2), (1.0, 1.10, 2), (10.0, 1.47, 2), (1000.0, 7.2, 1)]
 )
 def test_the_c2_that_privacy_needs(epsilon: float, c2: float, digits: int) -> None:
-    """The table of theory §7, δ = 1e-5, add-remove."""
+    """Published values, δ = 1e-5, add-remove."""
     assert round(needed_c2(epsilon, 1e-5), digits) == c2
 
 

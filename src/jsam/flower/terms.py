@@ -72,7 +72,7 @@ class Terms:
     """What one client is offered. Only shapes and ranges are checked here; `verify` judges whether the terms are good.
 
     `noise_multiplier` and `noise_std` are those of a single draw: std = multiplier × clip_norm ÷ samples, on the mean
-    of clipped gradients; a client drawn m times in a round releases once, with std ÷ √m (docs/theory.md §7).
+    of clipped gradients; a client drawn m times in a round releases once, with std ÷ √m (docs/theory.md).
     `hash` is the SHA-256 of everything else as canonical JSON. Left empty it is computed; given, it is kept as claimed.
     """
 

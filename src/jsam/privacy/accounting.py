@@ -1,4 +1,4 @@
-"""What the recorded releases cost each client, by two accountants, held against what the client sold (theory §7).
+"""What the recorded releases cost each client, by two accountants, held against what the client sold (docs/theory.md).
 
 The ledger says what happened; this says what it means. The first accountant is exact for Gaussian releases and rounds
 up; the second, dp-accounting's privacy loss distributions, shares no formula with it.

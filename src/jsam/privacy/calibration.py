@@ -1,4 +1,4 @@
-"""From the privacy a client sold to the noise its releases carry (theory §7).
+"""From the privacy a client sold to the noise its releases carry (docs/theory.md).
 
 Client k's T_k releases are together one Gaussian mechanism of sensitivity √T_k Δ, so the noise below is exact: no
 composition bound, and no amplification by client sampling, because the server knows who was drawn.

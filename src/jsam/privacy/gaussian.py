@@ -1,4 +1,4 @@
-"""The Gaussian mechanism's privacy curve, exactly and in logs, rounded to the safe side (theory §7).
+"""The Gaussian mechanism's privacy curve, exactly and in logs, rounded to the safe side (docs/theory.md).
 
 A Gaussian release of sensitivity Δ and standard deviation s has μ = Δ/s and is (ε, δ)-DP exactly when
 

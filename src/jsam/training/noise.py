@@ -1,6 +1,6 @@
 """The noise of a round: one draw for all clients of it, with the variance that their releases add up to.
 
-A sum of independent Gaussians is one Gaussian (docs/theory.md §8), so the simulator draws the sum itself. What the
+A sum of independent Gaussians is one Gaussian (docs/theory.md), so the simulator draws the sum itself. What the
 server sees, the mean update, has the same distribution as if each client had added its own; the ledger records each
 client's release, at its own scale, and those are what accountants judge. The draw is a function of (seed, round), so a
 round repeated on resume repeats its very releases.

@@ -22,7 +22,7 @@ HOPELESS_NOISE = 2.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Preparation:
-    """Schedule first, then T_k, then σ_k (docs/theory.md §7): nothing here looks at data or at a model's weights."""
+    """Schedule first, then T_k, then σ_k (docs/theory.md): nothing here looks at data or at a model's weights."""
 
     contract: Contract
     settings: TrainingSettings

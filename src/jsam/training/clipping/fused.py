@@ -1,4 +1,4 @@
-"""Book-keeping clipping: a whole batch at the cost of about one training step (docs/theory.md §8).
+"""Book-keeping clipping: a whole batch at the cost of about one training step (docs/theory.md).
 
 A chunk goes forward and backward once; then, block by block, small enough for the cache, every layer's per-example
 norms are computed, the clipping factors follow, and the weighted gradient is added up. On the CPU each core works on

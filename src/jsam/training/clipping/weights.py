@@ -1,4 +1,4 @@
-"""A round as one batch: the weight of each example when clients' samples are concatenated (docs/theory.md §8)."""
+"""A round as one batch: the weight of each example when clients' samples are concatenated (docs/theory.md)."""
 
 from __future__ import annotations
 
