@@ -1,4 +1,4 @@
-"""The objective as written, and its minimum over the privacy budgets for given selection probabilities (docs/theory.md).
+"""The objective as written, and its minimum over the privacy budgets for given selection probabilities.
 
 Two roads to the same inner minimum, neither of them the solver's: `best_epsilons` finds the multiplier of the noise
 root by Brent's method, one instance at a time; `values` and `values_capped` run Newton steps over many rows at once for

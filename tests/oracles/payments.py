@@ -1,4 +1,4 @@
-"""Slow twins for payments (docs/theory.md): a client's epsilon as a function of its own report, and the area under it."""
+"""Slow twins for payments: a client's epsilon as a function of its own report, and the area under it."""
 
 from __future__ import annotations
 

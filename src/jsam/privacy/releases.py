@@ -1,4 +1,4 @@
-"""One noisy release of one client, as it happened; accountants read these and decide what they cost (docs/theory.md)."""
+"""One noisy release of one client, as it happened; accountants read these and decide what they cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is drawn in which round, decided before training so that each client's number of draws is known (docs/theory.md)."""
+"""Who is drawn in which round, decided before training so that each client's number of draws is known."""
 
 from __future__ import annotations
 
