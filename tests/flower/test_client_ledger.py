@@ -110,6 +110,18 @@ def test_all_draws_used_spend_what_was_bought_and_no_more(ledger: ClientLedger) 
     assert contents(ledger.folder) == before
 
 
+def test_declining_a_second_offer_ends_the_campaign(tmp_path: Path) -> None:
+    """The first offer is off the table then; its ε must not be held ready for ever."""
+    ledger = ClientLedger(tmp_path / "books", Policy(max_epsilon=2 * offer().epsilon))
+    ledger.accept(offer())
+    with pytest.raises(Refused) as caught:
+        ledger.accept(offer(epsilon=4 * offer().epsilon))
+    assert caught.value.code is Reason.DECLINED
+    assert ledger.committed_epsilon() == 0
+    with pytest.raises(Refused):
+        ledger.accept(offer())
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -140,6 +140,8 @@ def agree(
         if attempt == 1:
             left = {name: report for name, report in left.items() if name not in said_no}
     accepted = {name: offer for name, offer in terms.items() if name not in said_no}
+    # Also a yes that was lost on its way must not bind.
+    withdraw(exchange, roster, published.campaign, declined.keys() - accepted.keys(), conduct)
     if not accepted:
         raise NobodyLeftError(f"nobody accepted: {_words(declined)}")
     return Agreement(preparation=preparation, terms=accepted, declined=declined)

@@ -16,9 +16,9 @@ from jsam.flower.terms import PublicInputs, Terms
 _LONGEST = 100_000
 _OF_TERMS = ("campaign", "delta", "clip_norm", "adjacency")
 # N is not known before the reports, so neither is η(N) where a budget determines it.
-_OF_INPUTS = tuple(field.name for field in fields(PublicInputs) if field.name not in ("num_clients", "budget_seed"))
-# Without these an announcement would leave the price open.
-NEEDED = ("campaign", "prior", "mechanism", "loss_weight", "budget", "rounds", "per_round", "delta", "adjacency")
+_OF_INPUTS = tuple(field.name for field in fields(PublicInputs) if field.name != "num_clients")
+# What is left out could be filled in after the reports.
+NEEDED = tuple(name for name in (*_OF_TERMS, *_OF_INPUTS) if name not in ("budget_seed", "precision"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,11 @@ class Announcement:
     def differences(self, terms: Terms) -> tuple[str, ...]:
         """The names of settings in which an offer is not what was published."""
         odd = [name for name in _OF_TERMS if self._differs(name, getattr(terms, name))]
-        return (*odd, *(name for name in _OF_INPUTS if self._differs(name, getattr(terms.public, name))))
+        odd += [name for name in _OF_INPUTS if self._differs(name, getattr(terms.public, name))]
+        # The draws from which a budget's η(N) is found follow from the campaign's seed.
+        if self.values.get("seed", terms.public.budget_seed) != terms.public.budget_seed:
+            odd.append("budget_seed")
+        return tuple(odd)
 
     def _differs(self, name: str, offered: object) -> bool:
         if name not in self.values or (name == "loss_weight" and self.values["budget"] is not None):

@@ -94,7 +94,13 @@ class ClientLedger:
                 if store.releases():
                     raise Refused(Reason.CONTRACT_IN_USE, "this campaign has releases under the terms accepted before")
             _follow_the_rules(terms, store.published, needed=published)
-            self._check(terms, sensitivity, samples)
+            try:
+                self._check(terms, sensitivity, samples)
+            except Refused as refusal:
+                if store.known and refusal.code is Reason.DECLINED:
+                    # The earlier offer is off the table: no ε need be held ready for it.
+                    store.close()
+                raise
             store.accept(terms)
 
     def answer(self, request: Request, compute: Compute) -> bytes:

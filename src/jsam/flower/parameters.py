@@ -14,6 +14,8 @@ from torch import nn
 from jsam.errors import InputError
 from jsam.privacy import derived_seed
 from jsam.training.clipping import ClippingEngine, cross_entropy, sample_weights
+from jsam.training.clipping.per_sample import one_by_one
+from jsam.training.clipping.result import clip_factors
 from jsam.training.models import build_model
 
 Vector = NDArray[np.float32]
@@ -49,15 +51,36 @@ def digest(vector: Vector) -> str:
 def clipped_mean(
     model_name: str, parameters: Vector, inputs: NDArray[Any], targets: NDArray[np.int64], clip_norm: float
 ) -> Vector:
-    """The mean over all records of their gradients, each clipped; before noise, so it must not leave the machine."""
+    """The mean over all records of their gradients, each clipped; before noise, so it must not leave the machine.
+
+    A record whose gradient is not finite counts as 0. To fail instead would be an answer without noise: a server could
+    send parameters that overflow at chosen records only, and learn of them from who fails. For the same reason the
+    whole mean must not become 0 because of one record: that would move it by more than its sensitivity.
+    """
     model, engine = _engine(model_name, clip_norm)
     put_into(model, parameters)
-    weights = sample_weights([len(targets)], [1], 1)
-    found = engine.clipped_sum(torch.from_numpy(inputs), torch.from_numpy(targets), weights)
-    gradient = found.gradient.numpy().astype(np.float32)
-    if not np.isfinite(gradient).all():
-        raise InputError("the gradient is not finite")
-    return gradient
+    records = torch.from_numpy(inputs), torch.from_numpy(targets)
+    try:
+        gradient = engine.clipped_sum(*records, sample_weights([len(targets)], [1], 1)).gradient
+    except InputError:
+        # The engine's check of its first batch compares losses, which are not comparable where they overflow.
+        gradient = torch.full((1,), torch.nan)
+    if not bool(torch.isfinite(gradient).all()):
+        gradient = _record_by_record(model, *records, clip_norm)
+    return gradient.numpy().astype(np.float32)
+
+
+def _record_by_record(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float) -> torch.Tensor:
+    """The same mean, slowly, no record's gradient touching another's."""
+    compute = one_by_one(model, cross_entropy)
+    size = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    total = torch.zeros(size, dtype=torch.float64)
+    for i in range(len(targets)):
+        gradient = compute(inputs[i : i + 1], targets[i : i + 1])[0][0].double()
+        norm = torch.linalg.vector_norm(gradient)
+        if bool(torch.isfinite(norm)):
+            total += gradient * clip_factors(norm, clip_norm)
+    return total / len(targets)
 
 
 @functools.lru_cache(maxsize=4)
