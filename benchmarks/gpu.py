@@ -23,7 +23,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,45 +31,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jsam.training.clipping import (
-    ClientBatch,
-    ClippingEngine,
-    cross_entropy,
-    reference_clipped_sum,
-    sample_weights,
-)
-from jsam.training.clipping.per_sample import vectorised
+from benchmarks.rounds import CLIP_NORM, FULL, SHAPES, Case, per_client_func, per_client_opacus
+from jsam.training.clipping import ClientBatch, ClippingEngine, cross_entropy, reference_clipped_sum
 from jsam.training.clipping.precision import PRECISIONS, Precision, arithmetic
-from jsam.training.models import build_model
 
-CLIP_NORM = 1.0
 DEVICE = torch.device("cuda")
 AGREEMENT = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 1e-2}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    model: str
-    shape: tuple[int, int, int]
-    clients: int
-    samples: int
-
-    def data(self) -> tuple[Tensor, Tensor, Tensor]:
-        source = torch.Generator().manual_seed(0)
-        n = self.clients * self.samples
-        images = torch.randn(n, *self.shape, generator=source).to(DEVICE)
-        labels = torch.randint(0, 10, (n,), generator=source).to(DEVICE)
-        weights = sample_weights([self.samples] * self.clients, [1] * self.clients, self.clients, device=DEVICE)
-        return images, labels, weights
-
-    def build(self) -> nn.Module:
-        return build_model(self.model, 0).to(DEVICE)
-
-
-CASES = (
-    Case(model="mnist", shape=(1, 28, 28), clients=10, samples=600),
-    Case(model="cifar10", shape=(3, 32, 32), clients=10, samples=500),
-)
+CASES = tuple(replace(case, timed_clients=case.clients, device="cuda") for case in FULL)
 
 
 def milliseconds(run: Callable[[], object], repeats: int = 20, warm: int = 3) -> float:
@@ -105,7 +75,8 @@ def as_graph(run: Callable[[], object]) -> Callable[[], None]:
 
 def ours(case: Case, precision: Precision) -> Callable[[], object]:
     engine = ClippingEngine(case.build(), clip_norm=CLIP_NORM, precision=precision)
-    images, labels, weights = case.data()
+    images, labels = case.data()
+    weights = case.weights()
     return as_graph(lambda: engine.clipped_sum(images, labels, weights).gradient)
 
 
@@ -125,7 +96,7 @@ def non_private(case: Case, precision: Precision) -> dict[str, float]:
     found = {}
     for layout in (torch.contiguous_format, torch.channels_last):
         model = case.build().to(memory_format=layout)  # type: ignore[call-overload]
-        images, labels, _ = case.data()
+        images, labels = case.data()
         images = images.contiguous(memory_format=layout)
         parameters = list(model.parameters())
 
@@ -143,66 +114,26 @@ def non_private(case: Case, precision: Precision) -> dict[str, float]:
     return found
 
 
-def opacus_hooks(case: Case, precision: Precision) -> Callable[[], object]:
-    from opacus.grad_sample import GradSampleModule  # type: ignore[import-untyped]
-
-    model = GradSampleModule(case.build(), loss_reduction="sum")
-    images, labels, _ = case.data()
-    parameters = list(model.parameters())
-
-    def run() -> list[Tensor]:
-        totals = [torch.zeros_like(parameter) for parameter in parameters]
-        with quickest(precision):
-            for x, y in zip(torch.split(images, case.samples), torch.split(labels, case.samples), strict=True):
-                torch.autograd.backward(cross_entropy(model(x), y).sum())
-                found: list[Tensor] = [parameter.__dict__["grad_sample"] for parameter in parameters]
-                norms = torch.stack([piece.flatten(1).norm(dim=1) for piece in found], dim=1).norm(dim=1)
-                factors = (CLIP_NORM / (norms + 1e-6)).clamp(max=1.0) / (case.samples * case.clients)
-                for total, piece in zip(totals, found, strict=True):
-                    total += torch.einsum("i,i...", factors, piece)
-                model.zero_grad()
-        return totals
-
-    return run
-
-
-def opacus_ghost(case: Case, precision: Precision) -> Callable[[], object]:
-    from opacus.grad_sample import GradSampleModuleFastGradientClipping
+def opacus_ghost(case: Case) -> Callable[[], object]:
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping  # type: ignore[import-untyped]
 
     model = GradSampleModuleFastGradientClipping(
         case.build(), max_grad_norm=CLIP_NORM, use_ghost_clipping=True, loss_reduction="sum"
     )
-    images, labels, _ = case.data()
+    images, labels = case.data()
 
     def run() -> None:
-        with quickest(precision):
-            for x, y in zip(torch.split(images, case.samples), torch.split(labels, case.samples), strict=True):
-                losses = cross_entropy(model(x), y)
-                torch.autograd.backward(losses.sum(), retain_graph=True)
-                for parameter in model.parameters():
-                    parameter.grad = None
-                factors = model.get_clipping_coef()
-                model.disable_hooks()
-                torch.autograd.backward((factors * losses).sum())
-                model.enable_hooks()
-                for parameter in model.parameters():
-                    parameter.grad = None
-
-    return run
-
-
-def torch_func(case: Case, precision: Precision) -> Callable[[], object]:
-    compute = vectorised(case.build(), cross_entropy)
-    images, labels, _ = case.data()
-
-    def run() -> Tensor:
-        total = torch.zeros((), device=DEVICE)
-        with quickest(precision):
-            for x, y in zip(torch.split(images, case.samples), torch.split(labels, case.samples), strict=True):
-                gradients = compute(x, y)[0]
-                norms = torch.linalg.vector_norm(gradients, dim=1)
-                total = total + torch.clamp(CLIP_NORM / (norms + 1e-6), max=1.0) @ gradients
-        return total
+        for x, y in zip(torch.split(images, case.samples), torch.split(labels, case.samples), strict=True):
+            losses = cross_entropy(model(x), y)
+            torch.autograd.backward(losses.sum(), retain_graph=True)
+            for parameter in model.parameters():
+                parameter.grad = None
+            factors = model.get_clipping_coef()
+            model.disable_hooks()
+            torch.autograd.backward((factors * losses).sum())
+            model.enable_hooks()
+            for parameter in model.parameters():
+                parameter.grad = None
 
     return run
 
@@ -210,9 +141,9 @@ def torch_func(case: Case, precision: Precision) -> Callable[[], object]:
 @functools.cache
 def reference(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     """A small round, and its clipped sum by the plain path: client by client, example by example, in fp32."""
-    images, labels, _ = case.data()
+    images, labels = case.data()
     # A pattern for each class, so that examples agree on a direction as real ones do.
-    patterns = torch.randn(10, *case.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    patterns = torch.randn(10, *SHAPES[case.model], generator=torch.Generator().manual_seed(1)).to(DEVICE)
     images = 0.5 * images + patterns[labels]
     pieces = zip(torch.split(images, case.samples), torch.split(labels, case.samples), strict=True)
     clients = [ClientBatch(inputs=x, targets=y) for x, y in pieces]
@@ -226,7 +157,7 @@ def check(case: Case, precision: Precision) -> dict[str, float]:
     case = replace(case, samples=60)
     images, labels, expected = reference(case)
     engine = ClippingEngine(case.build(), clip_norm=CLIP_NORM, precision=precision)
-    found = engine.clipped_sum(images, labels, case.data()[2])
+    found = engine.clipped_sum(images, labels, case.weights())
     tight = ClippingEngine(case.build(), clip_norm=float(found.norms.min()) / 2, precision=precision)
     excess = -1.0
     for i in range(0, 200, 2):
@@ -243,7 +174,8 @@ def profile(case: Case, precision: Precision) -> list[tuple[float, int, str]]:
     from torch.profiler import profile as watch
 
     engine = ClippingEngine(case.build(), clip_norm=CLIP_NORM, precision=precision)
-    images, labels, weights = case.data()
+    images, labels = case.data()
+    weights = case.weights()
     for _ in range(2):
         engine.clipped_sum(images, labels, weights)
     with watch(activities=[ProfilerActivity.CUDA]) as found:
@@ -258,23 +190,29 @@ def measure(case: Case, quick: bool) -> dict[str, Any]:
     rows: dict[str, Any] = {"checks": {}, "ours": {}, "non-private": {}, "peers": {}, "profile": {}}
     for precision in PRECISIONS:
         rows["checks"][precision] = attempt(check, case, precision)
-        rows["ours"][precision] = attempt(timed, ours, case, precision, 20)
+        rows["ours"][precision] = attempt(timed_ours, case, precision)
         rows["non-private"][precision] = attempt(non_private, case, precision)
         rows["profile"][precision] = attempt(profile, case, precision)
         print(case.model, precision, rows["checks"][precision], rows["ours"][precision], flush=True)
     if quick:
         return rows
-    peers = {"Opacus, hooks": opacus_hooks, "Opacus, ghost": opacus_ghost, "torch.func": torch_func}
+    peers = {"Opacus, hooks": per_client_opacus, "Opacus, ghost": opacus_ghost, "torch.func": per_client_func}
     precisions: tuple[Precision, ...] = ("fp32", "tf32")
     for name, peer in peers.items():
         for precision in precisions:
-            rows["peers"][f"{name}, {precision}"] = attempt(timed, peer, case, precision, 5)
+            rows["peers"][f"{name}, {precision}"] = attempt(timed_peer, peer, case, precision)
             torch.cuda.empty_cache()
     return rows
 
 
-def timed(way: Callable[[Case, Precision], Callable[[], object]], case: Case, precision: Precision, n: int) -> float:
-    return milliseconds(way(case, precision), n)
+def timed_ours(case: Case, precision: Precision) -> float:
+    return milliseconds(ours(case, precision))
+
+
+def timed_peer(peer: Callable[[Case], Callable[[], object]], case: Case, precision: Precision) -> float:
+    run = peer(case)
+    with quickest(precision):
+        return milliseconds(run, 5)
 
 
 def attempt(run: Callable[..., Any], *arguments: Any) -> Any:
@@ -347,7 +285,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     results: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": "python -m benchmarks.gpu " + " ".join(sys.argv[1:]),
+        "command": command_line(),
         "card": torch.cuda.get_device_name(),
         "versions": {
             "python": platform.python_version(),
@@ -379,6 +317,15 @@ def installed(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def command_line() -> str:
+    """Without the folder to write to, which belongs to one machine."""
+    given = sys.argv[1:]
+    if "--output" in given:
+        place = given.index("--output")
+        given = given[:place] + given[place + 2 :]
+    return " ".join(["python", "-m", "benchmarks.gpu", *given])
 
 
 def table(results: dict[str, Any]) -> None:

@@ -34,6 +34,7 @@ class Case:
     samples: int
     timed_clients: int
     """Clients that are timed where they go one by one, all alike; their time is scaled up."""
+    device: str = "cpu"
 
     def part(self, clients: int) -> Case:
         return dataclasses.replace(self, clients=clients, timed_clients=clients)
@@ -42,10 +43,13 @@ class Case:
         generator = torch.Generator().manual_seed(0)
         n = self.clients * self.samples
         inputs = torch.randn(n, *SHAPES[self.model], generator=generator)
-        return inputs, torch.randint(0, 10, (n,), generator=generator)
+        return inputs.to(self.device), torch.randint(0, 10, (n,), generator=generator).to(self.device)
 
     def weights(self) -> Tensor:
-        return sample_weights([self.samples] * self.clients, [1] * self.clients, self.clients)
+        return sample_weights([self.samples] * self.clients, [1] * self.clients, self.clients, device=self.device)
+
+    def build(self) -> nn.Module:
+        return build_model(self.model, 0).to(self.device)
 
 
 FULL = (
@@ -111,12 +115,14 @@ def _clipped_mean(gradients: Tensor) -> Tensor:
 
 
 def per_client_func(case: Case) -> Run:
-    compute = vectorised(build_model(case.model, 0), cross_entropy)
+    compute = vectorised(case.build(), cross_entropy)
     images, labels = case.data()
 
     def run() -> Tensor:
         pairs = zip(torch.split(images, case.samples), torch.split(labels, case.samples), strict=True)
-        return sum((_clipped_mean(compute(x, y)[0]) for x, y in pairs), torch.zeros(())) / case.clients
+        return (
+            sum((_clipped_mean(compute(x, y)[0]) for x, y in pairs), torch.zeros((), device=case.device)) / case.clients
+        )
 
     return run
 
@@ -126,7 +132,7 @@ def per_client_opacus(case: Case) -> Run:
         warnings.simplefilter("ignore")
         from opacus.grad_sample import GradSampleModule  # type: ignore[import-untyped]
 
-        model = GradSampleModule(build_model(case.model, 0), loss_reduction="sum")
+        model = GradSampleModule(case.build(), loss_reduction="sum")
     images, labels = case.data()
     parameters = list(model.parameters())
 
