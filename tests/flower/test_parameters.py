@@ -33,7 +33,8 @@ def overflowing() -> np.ndarray:
 def test_a_record_that_overflows_counts_as_nothing_and_nobody_fails() -> None:
     """Without this a failed reply would tell, free of noise, whether some record passes a threshold."""
     inputs, targets = records(40)
-    inputs[7] *= 1e30
+    # Sums of such values overflow to both infinities, and their difference is no number.
+    inputs[7] = np.sign(inputs[7]) * np.float32(3e38)
     plain = flattened(build_model("digits", 0))
     poisoned = clipped_mean("digits", plain, inputs, targets, CLIP_NORM)
     assert np.isfinite(poisoned).all()
