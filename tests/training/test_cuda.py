@@ -246,7 +246,7 @@ def test_a_run_that_diverges_stops_and_says_so(tmp_path: Path) -> None:
     from jsam.training.errors import TrainingStoppedError
 
     with pytest.raises(TrainingStoppedError, match="round"):
-        train(a_contract(), digits().build(), some_settings(learning_rate=1e30), tmp_path / "run")
-    trial = Trial(contract=a_contract(), task=digits().build(), settings=some_settings(learning_rate=1e30))
+        train(a_contract(), digits().build(), some_settings(learning_rate=1e38), tmp_path / "run")
+    trial = Trial(contract=a_contract(), task=digits().build(), settings=some_settings(learning_rate=1e38))
     ((_, result),) = list(run_trials([trial]))
     assert result.diverged
