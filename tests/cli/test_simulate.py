@@ -71,6 +71,26 @@ def test_report_fails_loudly_if_a_client_is_over_its_contract(
     assert "OVER their contract" in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_report_does_not_believe_a_ledger_with_other_noise_than_the_contract_demands(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], factor: float
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    path = tmp_path / "run" / "ledger.jsonl"
+    head, first, *rest = path.read_text().splitlines()
+    record = json.loads(first)
+    due, record["noise_std"] = record["noise_std"], record["noise_std"] * factor
+    path.write_text("\n".join([head, json.dumps(record, separators=(",", ":")), *rest, ""]))
+    assert main(["report", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr()
+    line = f"noise std {due * factor:.9g} for client {record['client']} in round 0; the contract demands"
+    assert line in said.err
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert ("OVER their contract" if factor < 1 else "NOT the one that the contract demands") in page
+    assert main(["report", str(tmp_path / "run"), "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["kept"] is False
+
+
 def test_resume_finishes_a_stopped_run_to_the_same_files(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,6 +225,11 @@ def test_lemma1_is_done_as_asked_and_said_to_overspend(tmp_path: Path, capsys: p
     assert main(["simulate", *options, "--output", str(tmp_path / "run")]) == 0
     assert "OVER their contract" in capsys.readouterr().out
     assert main(["report", str(tmp_path / "run")]) == 1
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    head, _, *rest = ledger.read_text().splitlines()
+    ledger.write_text("\n".join([head, *rest, ""]))
+    # That overspending was asked for does not excuse a release that is missing.
+    assert main(["resume", str(tmp_path / "run")]) == 1
 
 
 def test_report_and_resume_of_what_is_no_run_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
