@@ -79,6 +79,7 @@ def test_an_honest_ledger_is_as_demanded(adjacency: str, noise: str, c2: float |
     stopped = [release for release in releases if release.round < 3]
     stopped.append(next(release for release in releases if release.round == 3))
     assert list(differences(stopped, demands)) == []
+    assert list(differences(stopped, dataclasses.replace(demands, applied=4))) != []
 
 
 Edit = Callable[[Release], Release]

@@ -163,6 +163,15 @@ def test_a_ledger_that_claims_more_than_its_contract_demands_is_not_believed(
     assert json.loads((tmp_path / "run" / "audit.json").read_text())["kept"] is False
 
 
+def test_a_ledger_cut_short_of_the_rounds_that_were_applied_is_found(tmp_path: Path) -> None:
+    """Fewer releases look like less spending, and a ledger alone cannot tell that it once was longer."""
+    run(tmp_path / "run")
+    _lines_changed(tmp_path / "run", lambda records: records.pop())
+    settlement = settle(tmp_path / "run", second_opinion=False)
+    assert settlement.report.kept
+    assert any("lacks the release of client" in line and "in round 7" in line for line in settlement.lines())
+
+
 def test_a_schedule_edited_along_with_the_ledger_is_found(tmp_path: Path) -> None:
     """Fewer draws of a client would mean less noise; but who is drawn follows from contract and seed."""
     run(tmp_path / "run")
@@ -190,6 +199,8 @@ def test_a_run_can_be_settled_while_it_goes_on(tmp_path: Path) -> None:
     last = json.loads(lines[-1])["round"]
     first_of_last = next(i for i, line in enumerate(lines) if i and json.loads(line)["round"] == last)
     path.write_text("\n".join(lines[: first_of_last + 1]) + "\n" + lines[-1][:10])
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
     settlement = settle(tmp_path / "run", second_opinion=False)
     assert settlement.kept
     before = contents(tmp_path / "run")

@@ -38,6 +38,7 @@ class Demands:
     """The contract's side: what was sold, who is drawn when, and how gradients are clipped and noised.
 
     `samples` is None where a run's files do not tell; then the ledger's own, which must not change, are taken.
+    `applied` is how many rounds have changed the model: their releases must all be recorded.
     """
 
     epsilons: Mapping[Client, float]
@@ -48,6 +49,7 @@ class Demands:
     noise: str
     c2: float | None
     samples: Mapping[Client, int] | None = None
+    applied: int = 0
 
     def multipliers(self) -> dict[Client, float]:
         """Each drawn client's noise std for a single draw, ÷ (C/M)."""
@@ -96,7 +98,7 @@ def differences(releases: Iterable[Release], demands: Demands) -> Iterator[str]:
 
 
 def _draws(recorded: tuple[Release, ...], demands: Demands) -> Iterator[str]:
-    """Releases that the schedule does not know, or knows and lacks; a last round may be incomplete after a kill."""
+    """Releases that the schedule does not know, or knows and lacks; a last one not applied may be cut by a kill."""
     found = {(release.round, release.client): release.multiplicity for release in recorded}
     last = max((index for index, _ in found), default=-1)
     for (index, client), m in found.items():
@@ -104,7 +106,7 @@ def _draws(recorded: tuple[Release, ...], demands: Demands) -> Iterator[str]:
         if expected != m:
             yield f"the ledger has client {client} in round {index} drawn {m} times; in the schedule it is {expected}"
     for index, client in demands.draws:
-        if index < last and (index, client) not in found:
+        if index < max(last, demands.applied) and (index, client) not in found:
             yield f"the ledger lacks the release of client {client} in round {index}"
 
 

@@ -81,7 +81,7 @@ def settle(folder: Path | str, *, second_opinion: bool = True) -> Settlement:
     contract = load_contract(run.contract)
     schedule = Schedule.load(run.schedule)
     releases = read_ledger(run.ledger)
-    demands = _demands(contract, schedule, settings, config["data"])
+    demands = _demands(contract, schedule, settings, config["data"], run.rounds_applied())
     settlement = Settlement(
         contract=contract,
         settings=settings,
@@ -93,7 +93,9 @@ def settle(folder: Path | str, *, second_opinion: bool = True) -> Settlement:
     return settlement
 
 
-def _demands(contract: Contract, schedule: Schedule, settings: TrainingSettings, data: Mapping[str, Any]) -> Demands:
+def _demands(
+    contract: Contract, schedule: Schedule, settings: TrainingSettings, data: Mapping[str, Any], applied: int
+) -> Demands:
     samples = data.get("samples")
     if samples is not None and len(samples) != contract.num_clients:
         raise RunFolderError(f"config.json has samples of {len(samples)} clients; contract.json {contract.num_clients}")
@@ -109,6 +111,7 @@ def _demands(contract: Contract, schedule: Schedule, settings: TrainingSettings,
         noise=settings.noise,
         c2=settings.c2,
         samples=None if samples is None else dict(zip(contract.ids, samples, strict=True)),
+        applied=applied,
     )
 
 
