@@ -166,7 +166,7 @@ def test_a_ledger_that_claims_more_than_its_contract_demands_is_not_believed(
 def test_a_ledger_cut_short_of_the_rounds_that_were_applied_is_found(tmp_path: Path) -> None:
     """Fewer releases look like less spending, and a ledger alone cannot tell that it once was longer."""
     run(tmp_path / "run")
-    _lines_changed(tmp_path / "run", lambda records: records.pop())
+    _lines_changed(tmp_path / "run", lambda records: records.__delitem__(-1))
     settlement = settle(tmp_path / "run", second_opinion=False)
     assert settlement.report.kept
     assert any("lacks the release of client" in line and "in round 7" in line for line in settlement.lines())
