@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from jsam.training.clipping.gpu.tiles import tile_for  # noqa: E402
 from jsam.training.clipping.layers.embedding import add_rows  # noqa: E402
 from jsam.training.clipping.precision import PRECISIONS, checked_precision, precision_for  # noqa: E402
 from jsam.training.clipping.result import LONGEST_CHAIN, SAFETY_MARGIN, clip_factors, safety_margin  # noqa: E402
+from jsam.training.clipping.worker import Worker  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
 
 
@@ -180,3 +182,37 @@ def test_rows_are_added_up_the_same_in_either_way(sort: bool) -> None:
     assert torch.equal(total[7:], torch.ones(2, 5))
     if not sort:
         assert torch.equal(total, torch.ones(9, 5).index_add_(0, rows, values))
+
+
+def test_factors_take_the_margin_of_the_device_and_of_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def half(device: str, parts: int) -> float:
+        asked.append((device, parts))
+        return 0.5
+
+    monkeypatch.setattr("jsam.training.clipping.worker.safety_margin", half)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(64, 10))
+    engine = ClippingEngine(model, clip_norm=1e-3, workers=1)
+    inputs, targets = torch.randn(2, 1, 6, 6), torch.tensor([1, 2])
+    alone = engine.clipped_sum(inputs, targets, torch.tensor([1.0, 0.0])).gradient
+    assert float(alone.norm()) == pytest.approx(0.5e-3, rel=1e-5)
+    # Convolution weight and bias, and one for the linear layer.
+    assert asked[-1] == ("cpu", 3)
+
+
+def test_a_small_card_takes_a_batch_in_pieces_that_count_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jsam.training.clipping.fused.memory_of", lambda device: 4 * 4 * 100 * 1000)
+    monkeypatch.setattr(Worker, "kept_floats", lambda self, calls: 980)
+    sizes, add_chunk = [], Worker.add_chunk
+
+    def counted(self: Worker, calls: Any, weights: Tensor, clip_norm: float) -> Tensor:
+        sizes.append(len(weights))
+        return add_chunk(self, calls, weights, clip_norm)
+
+    monkeypatch.setattr(Worker, "add_chunk", counted)
+    engine = ClippingEngine(nn.Linear(15, 5), clip_norm=1.0, workers=1)
+    engine.clipped_sum(torch.randn(250, 15), torch.zeros(250, dtype=torch.int64), torch.ones(250))
+    assert engine._fused._footprint == Footprint(captured=20, kept=980)
+    assert sizes[-3:] == [83, 83, 84]
