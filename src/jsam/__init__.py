@@ -12,10 +12,9 @@ Names are loaded when they are first used, so that the command line can answer a
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
-
 from jsam.errors import InputError, JsamError
+
+TYPE_CHECKING = False  # as in typing, which takes longer to load than all of this module
 
 if TYPE_CHECKING:
     from jsam import mechanism as mechanism
@@ -71,6 +70,8 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker would take any name at all for one of ours
 
     def __getattr__(name: str) -> object:
+        import importlib
+
         if name == "mechanism":
             return importlib.import_module("jsam.mechanism")
         if name not in _HOMES:

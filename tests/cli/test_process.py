@@ -15,12 +15,59 @@ import pytest
 import jsam
 from tests.cli.conftest import EXAMPLE, UNIFORM
 
-JSAM = [sys.executable, "-m", "jsam.cli"]
+PROGRAM = str(Path(sys.executable).with_name("jsam"))
+JSAM = [sys.executable, "-m", "jsam"]
+
+# Loaded by the interpreter itself, before the program: where MOMENT comes, it tells so and waits.
+HOOK = """
+import atexit, os, sys
+
+def moment():
+    os.write(int(os.environ["TOLD"]), b".")
+    os.read(int(os.environ["GO_ON"]), 1)
+
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == os.environ["MOMENT"]:
+            moment()
+
+sys.meta_path.insert(0, Finder())
+if os.environ["MOMENT"] == "the end":
+    atexit.register(moment)
+"""
 
 
 def start(*arguments: str | Path, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
     command = [*JSAM, *map(str, arguments)]
     return subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+
+
+def interrupted_at(moment: str, folder: Path, command: list[str], *, ignored: bool = False) -> tuple[int, str, str]:
+    """The interrupt is sent when the process stands at that moment, and only then it may go on."""
+    (folder / "sitecustomize.py").write_text(HOOK)
+    told, tell = os.pipe()
+    wait, go_on = os.pipe()
+    if ignored:
+        command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": str(folder), "MOMENT": moment, "TOLD": str(tell), "GO_ON": str(wait)},
+        pass_fds=(tell, wait),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(tell)
+    os.close(wait)
+    try:
+        reached = os.read(told, 1)
+        process.send_signal(signal.SIGINT)
+    finally:
+        os.close(told)
+        os.close(go_on)
+    out, err = process.communicate(timeout=60)
+    assert reached == b".", f"it ended without coming to {moment}: {err}"
+    return process.returncode, out, err
 
 
 def test_a_plan_is_all_that_standard_output_holds() -> None:
@@ -85,13 +132,36 @@ def test_an_interrupt_stops_it_without_a_traceback(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-@pytest.mark.parametrize("module", ["jsam.cli.app", "numpy"])
-def test_an_interrupt_while_it_loads_leaves_no_traceback_either(module: str) -> None:
+@pytest.mark.parametrize("command", [[PROGRAM], [*JSAM]], ids=["jsam", "python -m jsam"])
+@pytest.mark.parametrize("moment", ["jsam.cli", "jsam.cli.app", "numpy", "typer", "jsam.cli.verify_contract"])
+def test_an_interrupt_while_it_loads_leaves_no_traceback_either(
+    tmp_path: Path, command: list[str], moment: str
+) -> None:
+    """From its own first import to its last; before that there is only the interpreter."""
+    assert interrupted_at(moment, tmp_path, [*command, "--version"]) == (130, "", "jsam: stopped\n")
+
+
+@pytest.mark.parametrize("command", [[PROGRAM], [*JSAM]], ids=["jsam", "python -m jsam"])
+def test_an_interrupt_while_the_interpreter_ends_leaves_no_traceback(tmp_path: Path, command: list[str]) -> None:
+    """What was printed is out by then."""
+    found = interrupted_at("the end", tmp_path, [*command, "--version"])
+    assert found == (130, f"jsam {jsam.__version__}\n", "jsam: stopped\n")
+
+
+@pytest.mark.parametrize("moment", ["numpy", "the end"])
+def test_an_interrupt_that_the_parent_ignores_stays_ignored(tmp_path: Path, moment: str) -> None:
+    """As under nohup, or in the background of a script."""
+    found = interrupted_at(moment, tmp_path, [*JSAM, "--version"], ignored=True)
+    assert found == (0, f"jsam {jsam.__version__}\n", "")
+
+
+def test_an_interrupt_while_it_loads_in_somebodys_process_is_answered_too() -> None:
+    """`jsam.cli.main` leaves signals to whoever calls it."""
     code = (
         "import sys\n"
         "class Interrupt:\n"
         "    def find_spec(self, name, *rest):\n"
-        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "        if name == 'numpy': raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Interrupt())\n"
         "from jsam.cli import main\n"
         "sys.exit(main(['--version']))"

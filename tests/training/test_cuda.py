@@ -163,6 +163,26 @@ def test_uncommon_uses_stay_on_the_fused_path(kind: str, precision: Precision) -
     assert float((found.gradient - expected).norm() / expected.norm()) < TOLERANCE[precision]
 
 
+def test_an_embedding_repeats_bit_for_bit() -> None:
+    """Many examples share few tokens, so that the order of additions would show."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Embedding(20, 24), nn.Flatten(), nn.Linear(16 * 24, 10)).to(CUDA)
+    tokens = torch.randint(0, 20, (2000, 16), device=CUDA)
+    engine = ClippingEngine(model, clip_norm=0.5)
+    weights = torch.rand(2000, device=CUDA)
+    found = [engine.clipped_sum(tokens, tokens[:, 0] % 10, weights).gradient for _ in range(5)]
+    assert engine.path == "fused"
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+def test_gradients_that_are_kept_count_for_the_size_of_a_chunk() -> None:
+    model, shape = a_model("cifar10")
+    engine = ClippingEngine(model, clip_norm=1.0)
+    (client,) = some_clients(shape, [8])
+    engine.clipped_sum(*client[:2], torch.ones(8, device=CUDA))
+    assert engine._fused._footprint == (189_706, 287_008)
+
+
 def a_contract(epsilon_scale: float = 300.0) -> Contract:
     reports = np.random.default_rng(5).uniform(0.05, 1.0, 12)
     market = Market(sensitivities=reports, prior=UniformPrior(bottom=0, top=1))

@@ -135,6 +135,62 @@ def test_a_ledger_that_is_not_the_schedules_is_found(
     assert any(message in line for line in settlement.lines())
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda record: record.update(noise_std=record["noise_std"] * 1.5), "noise std"),
+        (lambda record: record.update(samples=record["samples"] * 2), "samples"),
+        (lambda record: record.update(clip_norm=record["clip_norm"] / 2), "clip_norm"),
+    ],
+)
+def test_a_ledger_that_claims_more_than_its_contract_demands_is_not_believed(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    """Every edit makes the spent ε look smaller, so the accountants alone would be content."""
+
+    def change_all(records: list[dict[str, Any]]) -> None:
+        for record in records:
+            change(record)
+
+    run(tmp_path / "run")
+    _lines_changed(tmp_path / "run", change_all)
+    settlement = settle(tmp_path / "run", second_opinion=False)
+    assert settlement.report.kept
+    assert not settlement.kept
+    assert settlement.lines()[0] == "the ledger is NOT the one that the contract demands"
+    assert message in settlement.lines()[1]
+    assert "more differences" in settlement.lines()[-1]
+    assert json.loads((tmp_path / "run" / "audit.json").read_text())["kept"] is False
+
+
+def test_a_ledger_cut_short_of_the_rounds_that_were_applied_is_found(tmp_path: Path) -> None:
+    """Fewer releases look like less spending, and a ledger alone cannot tell that it once was longer."""
+    run(tmp_path / "run")
+    _lines_changed(tmp_path / "run", lambda records: records.__delitem__(-1))
+    settlement = settle(tmp_path / "run", second_opinion=False)
+    assert settlement.report.kept
+    assert any("lacks the release of client" in line and "in round 7" in line for line in settlement.lines())
+
+
+def test_a_schedule_edited_along_with_the_ledger_is_found(tmp_path: Path) -> None:
+    """Fewer draws of a client would mean less noise; but who is drawn follows from contract and seed."""
+    run(tmp_path / "run")
+    path = tmp_path / "run" / "schedule.jsonl"
+    head, first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([head, json.dumps([0] * len(json.loads(first))), *rest, ""]))
+    settlement = settle(tmp_path / "run", second_opinion=False)
+    assert any("schedule is not the one that seed 5 draws" in line for line in settlement.lines())
+
+
+def test_a_run_without_stored_sizes_is_settled_all_the_same(tmp_path: Path) -> None:
+    run(tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    config = json.loads(path.read_text())
+    del config["data"]["samples"]
+    path.write_text(json.dumps(config))
+    assert settle(tmp_path / "run", second_opinion=False).kept
+
+
 def test_a_run_can_be_settled_while_it_goes_on(tmp_path: Path) -> None:
     """After a kill in the middle of a round's records, the incomplete last round is no disagreement."""
     run(tmp_path / "run")
@@ -143,6 +199,8 @@ def test_a_run_can_be_settled_while_it_goes_on(tmp_path: Path) -> None:
     last = json.loads(lines[-1])["round"]
     first_of_last = next(i for i, line in enumerate(lines) if i and json.loads(line)["round"] == last)
     path.write_text("\n".join(lines[: first_of_last + 1]) + "\n" + lines[-1][:10])
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
     settlement = settle(tmp_path / "run", second_opinion=False)
     assert settlement.kept
     before = contents(tmp_path / "run")

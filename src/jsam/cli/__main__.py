@@ -2,7 +2,7 @@
 
 import sys
 
-from jsam.cli import main
+from jsam.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main())

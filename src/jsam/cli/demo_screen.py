@@ -61,7 +61,7 @@ def show(told: list[Told], page: Path, headline: str, notes: list[str], seconds:
     audit = Text(
         f"NO CONTRACT WAS OVERSPENT ({contracts}, checked from the ledgers by two accountants)"
         if kept
-        else "A CONTRACT WAS OVERSPENT: "
+        else "A CONTRACT WAS NOT KEPT: "
         + "; ".join(line for part in told for line in part.settlement.lines() if not part.settlement.kept),
         style="bold green" if kept else "bold red",
     )

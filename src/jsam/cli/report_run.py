@@ -30,7 +30,10 @@ EXAMPLES = """
 def report(*, folder: Folder, result: ResultOptions) -> None:
     """Recompute each client's spent ε from the ledger with two accountants, and write the report page anew.
 
-    Exit codes: 0 every contract kept, 1 a client is over its contract, 2 bad input (one line on standard error).
+    Every release is held against what the contract demands of it: noise, clipping norm, samples and draws.
+
+    Exit codes: 0 every contract kept, 1 a client is over its contract or the ledger is not the one that the contract
+    demands, 2 bad input (one line on standard error).
     """
     from jsam.report.run_html import write_run_page
     from jsam.training.settlement import settle

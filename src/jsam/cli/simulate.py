@@ -6,7 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
+from click.core import ParameterSource
 
 from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, with_options
 from jsam.cli.output import deliver, progress_bar, say
@@ -37,6 +39,10 @@ EXAMPLES = """
 """
 
 DEFAULT_PRIOR = "uniform:0,1"
+PLANNING = (
+    "mechanism", "prior", "loss_weight", "budget", "budget_probability", "noise_weight", "bias_weight",
+    "max_selection_prob", "max_epsilon",
+)  # fmt: skip
 
 
 @with_options
@@ -55,7 +61,10 @@ def simulate(
     contract: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Train under this contract (jsam plan --format json).", rich_help_panel=ECONOMY
+            metavar="FILE",
+            help="Train under this contract (jsam plan --format json). It is planned already: no mechanism, prior, "
+            "budget, weights or caps beside it.",
+            rich_help_panel=ECONOMY,
         ),
     ] = None,
     mechanism: MechanismName = "jsam",
@@ -97,10 +106,10 @@ def simulate(
 
 
 def finish(output: Path, *, strict: bool) -> None:
-    """Settle and show; with Lemma 1's noise overspending is what was asked for, so it is said but is no failure."""
+    """Settle and show; with Lemma 1's noise overspending is what was asked for, so it alone is said but no failure."""
     settlement, page = settled(output)
     deliver(run_text(output, settlement, page), None)
-    if strict and not settlement.kept:
+    if settlement.problems or (strict and not settlement.kept):
         raise typer.Exit(EXIT_VIOLATION)
 
 
@@ -108,11 +117,17 @@ def _contract(file: Path | None, clients: str, mechanism: str, economy: EconomyO
     if file is not None:
         from jsam.training.contracts import load_contract
 
-        for name in ("loss_weight", "budget", "prior", "max_selection_prob", "max_epsilon"):
-            if getattr(economy, name) is not None:
+        for name in PLANNING:
+            if _given(name):
                 option = name.replace("_", "-")
                 raise InputError(f"give --contract or --{option}, not both: a contract is already planned")
-        return load_contract(file)
+        planned_before = load_contract(file)
+        if _given("clients") and clients != str(planned_before.num_clients):
+            raise InputError(
+                f"--clients is {clients} and contract {file} has {planned_before.num_clients} clients; leave --clients "
+                "out, a contract names its own"
+            )
+        return planned_before
     economy.check()
     if clients.isdigit():
         return simulated_contract(mechanism, int(clients), economy)
@@ -161,6 +176,11 @@ def simulated_contract(mechanism: str, num_clients: int, economy: EconomyOptions
     with progress_bar(f"Payments of {label or mechanism}", num_clients, after=0.3) as bar:
         contract = plan(market, planner, progress=bar.advance)
     return dataclasses.replace(contract, budget=economy.budget)
+
+
+def _given(option: str) -> bool:
+    """Whether the user wrote it: a default cannot contradict a contract, the same value written out can."""
+    return click.get_current_context().get_parameter_source(option) not in (None, ParameterSource.DEFAULT)
 
 
 def _is_number(text: str) -> bool:

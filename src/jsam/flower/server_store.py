@@ -151,7 +151,11 @@ class ServerStore:
             "jsam_run": RUN_FORMAT,
             "settings": published.training.as_dict(),
             "task": None,
-            "data": {"model": published.model, "num_samples": sum(agreement.preparation.sizes)},
+            "data": {
+                "model": published.model,
+                "num_samples": sum(agreement.preparation.sizes),
+                "samples": list(agreement.preparation.sizes),
+            },
             "environment": {**versions(), "threads": 1, "machine": platform.machine()},
         }
         write_json(self.run.config, config)

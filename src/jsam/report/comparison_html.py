@@ -30,12 +30,14 @@ def comparison_page(runs: Sequence[RunData], base: Path, *, headline: str, notes
     )
     kept = all(run.audit["kept"] for run in runs)
     lines = [f"{run.mechanism}: {line}" for run in runs for line in run.audit["verdict"]]
-    told = "no contract was overspent in any run" if kept else "a contract was OVERSPENT"
+    over = any(client["over"] for run in runs for client in run.audit["clients"])
+    bad = "a contract was OVERSPENT" if over else "a ledger is NOT the one that its contract demands"
+    told = "no contract was overspent in any run, by two accountants" if kept else bad
     return page(
         headline,
         subtitle,
         cards([(percent(run.accuracy), f"test accuracy with {run.mechanism}") for run in runs]),
-        verdict(kept, [f"{told}, by two accountants", *lines]),
+        verdict(kept, [told, *lines]),
         *(paragraph(note) for note in notes),
         section("Accuracy", figure(accuracy_chart(list(runs)))),
         section("Side by side", table(_HEADER, [("", _cells(run)) for run in runs]), _links(runs, base)),

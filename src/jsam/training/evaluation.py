@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from jsam.training.clipping import PerSampleLoss
-from jsam.training.clipping.gpu import has_triton
+from jsam.training.clipping.gpu import runs_kernels
 from jsam.training.clipping.gpu.forward import merged
 from jsam.training.clipping.precision import Precision, arithmetic
 
@@ -84,7 +84,7 @@ class Evaluator:
     @torch.no_grad()
     def run(self, model: nn.Module) -> None:
         """Queue an evaluation of the weights as they are then."""
-        forward = merged(model, self._precision) if self.result.is_cuda and has_triton() else None
+        forward = merged(model, self._precision) if runs_kernels(self.result.device) else None
         hits, total = torch.zeros_like(self.result[0, :-1]), torch.zeros_like(self.result[0, -1])
         was_training = model.training
         model.eval()

@@ -124,6 +124,10 @@ class RunFolder:
                     records.append(json.loads(line))
         return records
 
+    def rounds_applied(self) -> int:
+        """At least so many rounds have changed the model: a metrics line is written after that."""
+        return max((int(record.get("round", 0)) for record in self.read_metrics()), default=0)
+
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Whole or not at all, the same content always the same bytes."""

@@ -1,16 +1,21 @@
-"""After (or during) a run: hold its ledger against its contract and its schedule. Needs no torch and no data."""
+"""After (or during) a run: hold its ledger against its contract, release by release. Needs no torch and no data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jsam.mechanism.contract import Contract
 from jsam.privacy import ContractReport, Release, Schedule, check_contract, read_ledger
+from jsam.privacy.demands import Demands, differences
 from jsam.training.contracts import load_contract
+from jsam.training.errors import RunFolderError
 from jsam.training.records import RunFolder, write_json
 from jsam.training.settings import TrainingSettings
 
@@ -19,7 +24,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Settlement:
-    """What each client sold, what was spent of it, and whether the ledger is that of the schedule."""
+    """What each client sold, what was spent of it, and in what the ledger is not the one that the contract demands."""
 
     contract: Contract
     settings: TrainingSettings
@@ -33,6 +38,9 @@ class Settlement:
 
     def lines(self) -> list[str]:
         """The verdict first, then what is wrong, a line each."""
+        if self.problems and self.report.kept:
+            # What was spent by such a ledger is no news of what was spent.
+            return ["the ledger is NOT the one that the contract demands", *self.problems]
         return [*self.report.lines(), *self.problems]
 
     def as_dict(self) -> dict[str, Any]:
@@ -68,44 +76,57 @@ class Settlement:
 def settle(folder: Path | str, *, second_opinion: bool = True) -> Settlement:
     """Recompute everybody's spent ε from the ledger and write audit.json into the folder."""
     run = RunFolder(folder)
-    settings = TrainingSettings.from_dict(run.read_config()["settings"])
+    config = run.read_config()
+    settings = TrainingSettings.from_dict(config["settings"])
     contract = load_contract(run.contract)
     schedule = Schedule.load(run.schedule)
     releases = read_ledger(run.ledger)
-    epsilons = dict(zip(contract.ids, contract.epsilons.tolist(), strict=True))
+    demands = _demands(contract, schedule, settings, config["data"], run.rounds_applied())
     settlement = Settlement(
         contract=contract,
         settings=settings,
-        report=check_contract(releases, epsilons, settings.delta, second_opinion=second_opinion),
-        problems=tuple(_disagreements(releases, schedule, contract)),
+        report=check_contract(releases, demands.epsilons, settings.delta, second_opinion=second_opinion),
+        problems=_problems(releases, demands, schedule, contract, settings),
         rounds_recorded=len({release.round for release in releases}),
     )
     write_json(run.audit, settlement.as_dict())
     return settlement
 
 
-def _disagreements(releases: Iterable[Release], schedule: Schedule, contract: Contract) -> list[str]:
-    """Releases that the schedule does not know, or knows and lacks; a last round may be incomplete after a kill."""
-    recorded = {(release.round, release.client): release.multiplicity for release in releases}
-    last = max((index for index, _ in recorded), default=-1)
-    expected = {
-        (drawn.index, contract.ids[k]): int(m)
-        for drawn in (schedule.round(index) for index in range(min(last + 1, schedule.rounds)))
-        for k, m in zip(drawn.clients, drawn.multiplicities, strict=True)
-    }
-    found = [
-        f"the ledger has client {client} in round {index} drawn {m} times; in the schedule it is "
-        f"{expected.get((index, client), 0)}"
-        for (index, client), m in recorded.items()
-        if expected.get((index, client), 0) != m
-    ]
-    found += [
-        f"the ledger lacks the release of client {client} in round {index}"
-        for (index, client) in expected
-        if (index, client) not in recorded and index < last
-    ]
+def _demands(
+    contract: Contract, schedule: Schedule, settings: TrainingSettings, data: Mapping[str, Any], applied: int
+) -> Demands:
+    samples = data.get("samples")
+    if samples is not None and len(samples) != contract.num_clients:
+        raise RunFolderError(f"config.json has samples of {len(samples)} clients; contract.json {contract.num_clients}")
+    draws = Counter(
+        (index, contract.ids[k]) for index, drawn in enumerate(schedule.draws.tolist()) for k in sorted(drawn)
+    )
+    return Demands(
+        epsilons=dict(zip(contract.ids, contract.epsilons.tolist(), strict=True)),
+        draws=draws,
+        delta=settings.delta,
+        adjacency=settings.adjacency,
+        clip_norm=settings.clip_norm,
+        noise=settings.noise,
+        c2=settings.c2,
+        samples=None if samples is None else dict(zip(contract.ids, samples, strict=True)),
+        applied=applied,
+    )
+
+
+def _problems(
+    releases: Sequence[Release], demands: Demands, schedule: Schedule, contract: Contract, settings: TrainingSettings
+) -> tuple[str, ...]:
+    drawn = Schedule.draw(
+        contract.selection_probs, rounds=settings.rounds, per_round=settings.per_round, seed=settings.seed
+    )
+    found = []
+    if not np.array_equal(drawn.draws, schedule.draws):
+        found.append(f"the schedule is not the one that seed {settings.seed} draws from the contract")
+    found += differences(releases, demands)
     rest = len(found) - _SHOWN
-    return found[:_SHOWN] + ([f"... and {rest} more disagreements between ledger and schedule"] if rest > 0 else [])
+    return tuple(found[:_SHOWN] + ([f"... and {rest} more differences from the contract"] if rest > 0 else []))
 
 
 def _finite(value: float) -> float | None:

@@ -66,6 +66,7 @@ class Task:
             "num_samples": sum(self.partition.sizes),
             "parameters": self.num_parameters,
             "digest": digest.hexdigest(),
+            "samples": list(self.partition.sizes),
         }
 
 

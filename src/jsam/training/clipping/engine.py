@@ -15,7 +15,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from jsam.errors import InputError
 from jsam.training.clipping.capture import PerSampleLoss, sample_losses
-from jsam.training.clipping.fused import FusedClipping, spans
+from jsam.training.clipping.chunking import spans
+from jsam.training.clipping.fused import FusedClipping
 from jsam.training.clipping.inspection import (
     draws_at_random,
     is_stateless,

@@ -8,22 +8,21 @@ chunks of its own: many small operations wait less for each other than the threa
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import torch
 from torch import Tensor, nn
 
 from jsam.training.clipping.capture import Capture, PerSampleLoss
-from jsam.training.clipping.gpu import cuda_rules, has_triton
+from jsam.training.clipping.chunking import Footprint, memory_of, samples_a_chunk, spans
+from jsam.training.clipping.gpu import cuda_rules, runs_kernels
 from jsam.training.clipping.gpu.forward import merged
 from jsam.training.clipping.layers import RULES, Call
 from jsam.training.clipping.precision import Precision, arithmetic, exact_sums
 from jsam.training.clipping.result import ClippedSum
 from jsam.training.clipping.worker import Worker
 
-# Chunks are chosen by rule, not by timing, so that a run is bit-identical when repeated. Bytes a worker captures.
-_CHUNK_BYTES = {"cpu": 12 << 20, "cuda": 8 << 30}
 _FEWEST_SAMPLES_A_WORKER = 16
 
 
@@ -43,12 +42,12 @@ class FusedClipping:
         self._model, self._loss, self._channels_last = model, loss, channels_last
         self._names = {module: name for name, module in owners.items()}
         self._precision: Precision = precision
-        on_cuda = any(parameter.is_cuda for parameter in model.parameters())
-        rules = cuda_rules(precision) if on_cuda else RULES
-        self._forward = merged(model, precision) if on_cuda and has_triton() else None
+        kernels = runs_kernels(next(model.parameters()).device)
+        rules = cuda_rules(precision) if kernels else RULES
+        self._forward = merged(model, precision) if kernels else None
         self._workers = [Worker(owners, rules) for _ in range(workers)]
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
-        self._floats_per_sample: int | None = None
+        self._footprint: Footprint | None = None
 
     def clipped_sum(
         self,
@@ -118,14 +117,13 @@ class FusedClipping:
 
     def _share(self, capture: Capture, inputs: Tensor, targets: Tensor) -> int:
         """Examples that one worker best takes at a time."""
-        if self._floats_per_sample is None:
+        if self._footprint is None:
             probe = min(2, inputs.shape[0])
             with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
                 _, calls = self._run(capture, inputs[:probe], targets[:probe])
             floats = sum(c.inputs[0].numel() + c.grad_outputs[0].numel() for found in calls.values() for c in found)
-            self._floats_per_sample = max(1, floats)
-        budget = _CHUNK_BYTES.get(inputs.device.type, _CHUNK_BYTES["cuda"])
-        return budget // (4 * self._floats_per_sample)
+            self._footprint = Footprint(captured=max(1, floats), kept=self._workers[0].kept_floats(calls))
+        return samples_a_chunk(self._footprint, inputs.device.type, memory_of(inputs.device))
 
     def _gradient(self, workers: Sequence[Worker]) -> Tensor:
         parameters = {name: value for name, value in self._model.named_parameters() if value.requires_grad}
@@ -136,10 +134,3 @@ class FusedClipping:
             for (name, value), piece in zip(parameters.items(), pieces, strict=True):
                 piece.view(value.shape).add_(found[name])
         return total
-
-
-def spans(n: int, size: int, multiple: int = 1) -> Iterator[tuple[int, int]]:
-    """Even pieces of range(n), none longer than `size`, their number a multiple of `multiple` where n allows."""
-    count = min(n, -(-n // (size * multiple)) * multiple)
-    for i in range(count):
-        yield n * i // count, n * (i + 1) // count

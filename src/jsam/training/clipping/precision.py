@@ -17,15 +17,41 @@ from jsam.errors import InputError
 Precision = Literal["fp32", "tf32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
+Capability = tuple[int, int]
+# The first compute capability whose tensor cores know tf32 and bf16; Triton supports none below it either.
+AMPERE: Capability = (8, 0)
+
 
 def checked_precision(name: str, device: torch.device | str) -> Precision:
     """The precision of that name, if the device has it."""
+    return precision_for(name, torch.device(device).type, capability_of(device))
+
+
+def precision_for(name: str, kind: str, capability: Capability | None) -> Precision:
+    """The same for a kind of device and, where it is known, a card's compute capability."""
     for precision in PRECISIONS:
         if name == precision:
-            if precision != "fp32" and torch.device(device).type != "cuda":
+            if precision != "fp32" and kind != "cuda":
                 raise InputError(f"precision is {name!r}; the CPU computes in fp32 only, use device cuda for {name}")
+            if precision != "fp32" and capability is not None and capability < AMPERE:
+                # torch would quietly compute tf32 in fp32, and bf16 by slow emulation.
+                raise InputError(
+                    f"precision is {name!r}; this card's compute capability is {_words(capability)} and {name} needs "
+                    f"{_words(AMPERE)} (Ampere) or later, use fp32"
+                )
             return precision
     raise InputError(f"precision is {name!r}; it must be one of: {', '.join(PRECISIONS)}")
+
+
+def capability_of(device: torch.device | str) -> Capability | None:
+    """None where there is no such card to ask."""
+    if torch.device(device).type != "cuda" or not torch.cuda.is_available():
+        return None
+    return torch.cuda.get_device_capability(device)
+
+
+def _words(capability: Capability) -> str:
+    return ".".join(map(str, capability))
 
 
 @contextlib.contextmanager

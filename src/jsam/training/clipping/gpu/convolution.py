@@ -7,28 +7,18 @@ norm is bounded by C at every precision. Uses that the kernel does not cover go 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from jsam.training.clipping.gpu.activation import is_channels_last
 from jsam.training.clipping.gpu.kernels import sample_gradients_kernel
+from jsam.training.clipping.gpu.tiles import Tile, tile_for
 from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, row_norms
 from jsam.training.clipping.layers.conv import ConvRule
 from jsam.training.clipping.workspace import Workspace
 
 _KEPT_BYTES = 24 << 30
-
-
-class Tile(NamedTuple):
-    """How much of one example's gradient a program computes, and the positions it reads at a time."""
-
-    outputs: int
-    columns: int
-    positions: int
-    warps: int
-    stages: int
 
 
 class KernelConvRule(LayerRule):
@@ -69,6 +59,9 @@ class KernelConvRule(LayerRule):
 
     def block_floats(self, calls: Sequence[Call]) -> BlockFloats:
         return BlockFloats() if self._covers(calls) else self._plain.block_floats(calls)
+
+    def kept_floats(self, calls: Sequence[Call]) -> int:
+        return self._outputs * (self._columns + self.trains("bias")) if self._covers(calls) else 0
 
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
         if not self._covers(calls):
@@ -160,31 +153,3 @@ class KernelConvRule(LayerRule):
 
     def _shaped(self, key: str, total: Tensor) -> Tensor:
         return self._plain._shaped(key, total)
-
-
-def tile_for(outputs: int, channels: int, columns: int, positions: int, kind: str) -> Tile:
-    """By measurement on an H200 (docs/performance.md); any powers of two of at least 16 give the same result."""
-    high = min(64, max(16, next_power_of_two(outputs)))
-    low = min(32, high)
-    wide = max(16, next_power_of_two(columns))
-    if positions <= 32:
-        return Tile(high, min(128, wide), 32, 4, 1)
-    if columns <= 64:
-        return Tile(low, wide, 32, 1, 2)
-    if channels < 64:
-        if kind == "fp32":
-            return Tile(low, 64, 32, 2, 4) if high == low else Tile(high, 64, 32, 4, 3)
-        if kind == "tf32":
-            return Tile(low, 128, 32, 1, 3) if high == low else Tile(high, 128, 32, 2, 2)
-        return Tile(low, 32, 64, 1, 3) if high == low else Tile(high, 128, 64, 4, 3)
-    few = positions <= 64
-    if kind == "fp32":
-        return Tile(high, 128, 64, 4, 1) if few else Tile(high, 64, 64, 4, 2)
-    if kind == "tf32":
-        # Two warps: with four, Triton takes the warp-group instruction, whose tf32 operands it must transpose.
-        return Tile(high, 128, 32, 2, 2)
-    return Tile(high, 128, 64, 4, 1 if few else 2)
-
-
-def next_power_of_two(value: int) -> int:
-    return 1 << (value - 1).bit_length()

@@ -68,6 +68,10 @@ class LayerRule(ABC):
     def block_floats(self, calls: Sequence[Call]) -> BlockFloats:
         """Memory for one example of a block."""
 
+    def kept_floats(self, calls: Sequence[Call]) -> int:
+        """Memory that each example of a chunk takes from `open` to `finish`, beside the calls themselves."""
+        return 0
+
     @abstractmethod
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
         """Takes the chunk; `parts` are this rule's columns for all its examples."""

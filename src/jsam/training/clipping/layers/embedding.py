@@ -53,5 +53,17 @@ class EmbeddingRule(LayerRule):
         rows = self.parameters["weight"].shape[0]
         total = self._sum("weight", rows * self._width, factors).view(rows, self._width)
         scaled = self._gradients * factors[:, None, None]
-        total.index_add_(0, self._tokens.reshape(-1), scaled.view(-1, self._width))
+        add_rows(total, self._tokens.reshape(-1), scaled.view(-1, self._width), sort=total.is_cuda)
         self._tokens = None
+
+
+def add_rows(total: Tensor, rows: Tensor, values: Tensor, *, sort: bool) -> None:
+    """total[rows_i] += values_i, repeatable to the bit.
+
+    On CUDA `index_add_` adds by atomic operations, in whatever order they come. `index_put_` sorts the rows first and
+    then adds each row's values in order, so that is the one to take there.
+    """
+    if sort:
+        total.index_put_((rows,), values, accumulate=True)
+    else:
+        total.index_add_(0, rows, values)

@@ -1,0 +1,43 @@
+"""How the gradient kernel's work is cut up."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Tile(NamedTuple):
+    """How much of one example's gradient a program computes, and the positions it reads at a time."""
+
+    outputs: int
+    columns: int
+    positions: int
+    warps: int
+    stages: int
+
+
+def tile_for(outputs: int, channels: int, columns: int, positions: int, kind: str) -> Tile:
+    """By measurement on an H200 (docs/performance.md); any powers of two of at least 16 give the same result."""
+    high = min(64, max(16, next_power_of_two(outputs)))
+    low = min(32, high)
+    wide = max(16, next_power_of_two(columns))
+    if positions <= 32:
+        return Tile(high, min(128, wide), 32, 4, 1)
+    if columns <= 64:
+        return Tile(low, wide, 32, 1, 2)
+    if channels < 64:
+        if kind == "fp32":
+            return Tile(low, 64, 32, 2, 4) if high == low else Tile(high, 64, 32, 4, 3)
+        if kind == "tf32":
+            return Tile(low, 128, 32, 1, 3) if high == low else Tile(high, 128, 32, 2, 2)
+        return Tile(low, 32, 64, 1, 3) if high == low else Tile(high, 128, 64, 4, 3)
+    few = positions <= 64
+    if kind == "fp32":
+        return Tile(high, 128, 64, 4, 1) if few else Tile(high, 64, 64, 4, 2)
+    if kind == "tf32":
+        # Two warps: with four, Triton takes the warp-group instruction, whose tf32 operands it must transpose.
+        return Tile(high, 128, 32, 2, 2)
+    return Tile(high, 128, 64, 4, 1 if few else 2)
+
+
+def next_power_of_two(value: int) -> int:
+    return 1 << (value - 1).bit_length()
