@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jsam.cli.options import ResultOptions, with_options
-from jsam.cli.output import EXIT_VIOLATION, Format, check_targets, chosen_format, deliver, progress_bar, rendered
+from jsam.cli.output import EXIT_VIOLATION, Format, check_targets, chosen_format, deliver, rendered
 from jsam.errors import InputError
 from jsam.report.plain import csv_text, json_text
 
@@ -48,14 +48,17 @@ def verify_contract(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="The own books: other campaigns in them count towards the policy's total.",
+            help="The own books: other campaigns in them count towards the policy's totals.",
             rich_help_panel=OWN,
         ),
     ] = None,
     loss_weight: Annotated[
         bool,
-        typer.Option("--check-loss-weight", help="Compute again what the budget gives for N clients (up to a minute)."),
-    ] = False,
+        typer.Option(
+            "--check-loss-weight/--no-check-loss-weight",
+            help="With a budget: compute again whether it gives this loss weight for N clients.",
+        ),
+    ] = True,
     result: ResultOptions,
 ) -> None:
     """Check the terms in TERMS.json without asking anybody: hash, noise, draws, payment, policy.
@@ -64,8 +67,9 @@ def verify_contract(
 
     Exit codes: 0 everything holds, 1 something does not, 2 bad input (one line on standard error).
     """
+    from jsam.flower.apart import check_loss_weight_apart
     from jsam.flower.terms import Terms
-    from jsam.flower.verification import check_loss_weight, verify
+    from jsam.flower.verification import verify
 
     sources = [str(path) for path in (terms, policy) if path is not None]
     check_targets(result.output, sources=sources)
@@ -75,8 +79,7 @@ def verify_contract(
     found = verify(offered, sensitivity, samples)
     checks = [check.as_dict() for check in found.checks]
     if loss_weight:
-        with progress_bar("Loss weight") as bar:
-            checks.append(check_loss_weight(offered, bar.reach).as_dict())
+        checks.append(check_loss_weight_apart(offered).as_dict())
     if policy is not None:
         checks += _policy_checks(offered, policy, ledger)
     ok = all(check["status"] != "violated" for check in checks)
@@ -89,12 +92,13 @@ def verify_contract(
 def _policy_checks(terms: Terms, path: Path, ledger: Path | None) -> list[dict[str, str]]:
     from jsam.flower.client_ledger import ClientLedger
     from jsam.flower.policy import Policy
+    from jsam.flower.statement import NOTHING
 
-    policy, others = Policy.load(path), 0.0
+    policy, others = Policy.load(path), NOTHING
     if ledger is not None:
         if not ledger.is_dir():
             raise InputError(f"--ledger {str(ledger)!r} is no folder; it must be one that a client keeps its books in")
-        others = ClientLedger(ledger).committed_epsilon(without=terms.campaign)
+        others = ClientLedger(ledger).committed(without=terms.campaign)
     objections = policy.judge(terms, others)
     if not objections:
         return [{"name": "policy", "status": "passed", "message": "the offer is within it"}]

@@ -30,7 +30,6 @@ COARSE, FINE = 1.25, 1.02  # steps of the scan over η: Σπ is not monotone in 
 ALIKE = 1e-6
 
 FractionDone = Callable[[float], None]
-Tick = Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,13 +115,11 @@ def loss_weight_fits_budget(
     draws: int | None = None,
     seed: int = 0,
     cache: BudgetCache | None = None,
-    tick: Tick | None = None,
 ) -> bool:
     """Whether `loss_weight_for_budget` gives this η, to `ALIKE` in what it costs; quicker than finding it.
 
     The expected cost never falls as η rises, so one look at η settles it, or two beside it where the cost jumps over
     the budget. No payments are computed. With a `probability` there is no such shortcut, and the search is repeated.
-    `tick` is called between pieces of work and may raise to give up.
     """
     problem = _Problem.of(mechanism, budget, prior, num_clients, probability, None, draws, seed)
     known = _restored((BudgetCache.default() if cache is None else cache).get(problem.key))
@@ -130,7 +127,7 @@ def loss_weight_fits_budget(
         return math.isclose(known.loss_weight, loss_weight, rel_tol=ALIKE)
     if not (math.isfinite(loss_weight) and loss_weight > 0):
         return False
-    sample = problem.sample(tick)
+    sample = problem.sample()
     if probability is not None:
         start = _expected(sample, budget, lambda done: None)
         found = _probable(sample, budget, probability, start, lambda done: None)
@@ -190,10 +187,8 @@ class _Problem:
             key=key,
         )
 
-    def sample(self, tick: Tick | None = None) -> _Sample:
-        return _Sample(
-            self.mechanism, self.template, self.rule, self.draws, self.payment_draws, self.seed, tick or (lambda: None)
-        )
+    def sample(self) -> _Sample:
+        return _Sample(self.mechanism, self.template, self.rule, self.draws, self.payment_draws, self.seed)
 
 
 def _restored(stored: dict[str, Any] | None) -> BudgetPlan | None:
@@ -232,16 +227,9 @@ class _Sample:
     """Markets drawn once, on which every η is tried."""
 
     def __init__(
-        self,
-        mechanism: RangeMechanism,
-        template: Market,
-        rule: Rule,
-        draws: int,
-        payment_draws: int,
-        seed: int,
-        tick: Tick = lambda: None,
+        self, mechanism: RangeMechanism, template: Market, rule: Rule, draws: int, payment_draws: int, seed: int
     ) -> None:
-        self._mechanism, self._template, self._rule, self._tick = mechanism, template, rule, tick
+        self._mechanism, self._template, self._rule = mechanism, template, rule
         self.num_payments = payment_draws  # payments take longer than costs: fewer draws serve for their distribution
         rng = np.random.default_rng(np.random.SeedSequence([seed, 0xB0D6E7]))
         N = template.num_clients
@@ -260,13 +248,11 @@ class _Sample:
 
     def costs(self, eta: float) -> FloatArray:
         """Σ v ε of every draw."""
-        self._tick()
         rule = replace(self._rule, weights=replace(self._rule.weights, loss_weight=eta))
         parts = zip(self._ranked, self._rows, strict=True)
         return np.concatenate([minimise(rule, ranked, len(rows)).cost for ranked, rows in parts])
 
     def _total(self, mechanism: RangeMechanism, draw: int) -> float:
-        self._tick()
         market = replace(self._template, sensitivities=self._reports[draw])
         total = mechanism.plan(market).total_payment
         assert total is not None
