@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsam.errors import JsamError
 from jsam.flower.client_ledger import ClientLedger
 from jsam.flower.client_store import CampaignStore
 from jsam.flower.policy import Policy
@@ -20,7 +19,6 @@ from jsam.flower.requests import Request
 from jsam.flower.statement import Total
 from jsam.flower.terms import Terms
 from jsam.privacy import Release, check_contract
-from jsam.privacy.files import write_atomically
 from tests.flower.books import MODEL, ask, contents, noisy, refused
 from tests.flower.offers import forged, offer, public_inputs
 
@@ -300,32 +298,6 @@ def test_even_terms_that_should_never_have_been_accepted_cannot_be_overspent(tmp
     ledger.answer(ask(weak, 0), noisy, model=MODEL)
     assert refused(lambda: ledger.answer(ask(weak, 1), noisy, model=MODEL)) is Reason.EPSILON_EXHAUSTED
     assert not ledger.statement()[0].overspent
-
-
-def test_a_full_disk_releases_nothing(ledger: ClientLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, data: bytes) -> None:
-        raise JsamError(f"{path} could not be written (No space left on device)")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("jsam.flower.client_store.write_atomically", full)
-        assert refused(lambda: ledger.answer(ask(offer(), 0), noisy, model=MODEL)) is Reason.LEDGER_FAILED
-    assert ledger.statement()[0].participations == 0
-    ledger.answer(ask(offer(), 0), noisy, model=MODEL)
-
-
-def test_a_disk_that_fills_up_with_the_reply_leaves_the_round_spent(
-    ledger: ClientLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, data: bytes) -> None:
-        if path.suffix == ".bin":
-            raise JsamError(f"{path} could not be written (No space left on device)")
-        write_atomically(path, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("jsam.flower.client_store.write_atomically", full)
-        assert refused(lambda: ledger.answer(ask(offer(), 0), noisy, model=MODEL)) is Reason.LEDGER_FAILED
-    assert ledger.statement()[0].participations == 1
-    ledger.answer(ask(offer(), 0), noisy, model=MODEL)
 
 
 def test_a_second_process_waits_for_the_first_and_gives_up_with_a_reason(ledger: ClientLedger) -> None:
