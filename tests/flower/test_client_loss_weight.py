@@ -105,5 +105,5 @@ def test_a_cap_on_selection_that_the_mechanism_does_not_know_is_left_out_on_both
         prior=parse_prior("uniform:0,1"),
         num_clients=3,
     ).loss_weight
-    public = public_inputs(mechanism="usbm", budget=BUDGET, loss_weight=weight, max_selection_prob=0.5)
+    public = public_inputs(mechanism="usbm", budget=BUDGET, loss_weight=weight, max_selection_prob=0.1)
     assert check_loss_weight_apart(offer(public=public)).status is Status.PASSED
