@@ -10,7 +10,7 @@ import pytest
 from jsam.flower.client_ledger import ClientLedger
 from jsam.flower.terms import Terms
 from tests.cli.conftest import Run
-from tests.flower.offers import forged, offer
+from tests.flower.offers import forged, offer, public_inputs
 
 
 @pytest.fixture
@@ -60,6 +60,28 @@ def test_the_policy_counts_the_own_books_of_other_campaigns(run: Run, terms: Pat
     result = run(*arguments)
     assert result.code == 1
     assert "policy: total-epsilon-exceeded,violated" in result.out
+
+
+def test_the_totals_of_the_policy_cover_delta_too(run: Run, terms: Path, tmp_path: Path) -> None:
+    policy, books = tmp_path / "policy.toml", tmp_path / "books"
+    policy.write_text("total_delta = 1.5e-5\n")
+    ClientLedger(books).accept(offer(campaign="autumn"))
+    result = run("verify-contract", terms, "--policy", policy, "--ledger", books, "--format", "csv")
+    assert result.code == 1
+    assert "policy: total-delta-exceeded,violated" in result.out
+
+
+def test_the_loss_weight_of_a_budget_is_checked_unless_somebody_says_no(run: Run, tmp_path: Path) -> None:
+    terms, policy = tmp_path / "terms.json", tmp_path / "policy.toml"
+    offer(public=public_inputs(budget=10.0, loss_weight=1.0)).save(terms)
+    policy.write_text("check_loss_weight = false\n")
+    for arguments, code in (
+        ((), 1),
+        (("--no-check-loss-weight",), 0),
+        (("--policy", policy), 0),
+        (("--policy", policy, "--check-loss-weight"), 1),
+    ):
+        assert run("verify-contract", terms, *arguments).code == code
 
 
 @pytest.mark.parametrize(

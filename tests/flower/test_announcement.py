@@ -10,6 +10,7 @@ import pytest
 
 from jsam.flower.announcement import NEEDED, Announcement
 from jsam.flower.client_ledger import ClientLedger
+from jsam.flower.policy import Policy
 from jsam.flower.refusal import Reason, Refused
 from tests.flower.offers import offer, public_inputs
 
@@ -68,8 +69,8 @@ def test_an_offer_by_other_rules_is_refused(ledger: ClientLedger, changes: dict[
 
 
 def test_under_a_budget_the_loss_weight_may_be_any_but_the_budget_may_not(tmp_path: Path) -> None:
-    ledger = ClientLedger(tmp_path)
-    ledger.hear(published(budget=10.0, loss_weight=None))
+    ledger = ClientLedger(tmp_path, Policy(check_loss_weight=False))
+    ledger.hear(published(budget=10.0, loss_weight=None, seed=0))
     assert reason(ledger, public=public_inputs(budget=10.0, loss_weight=7.0)) is None
     assert reason(ledger, public=public_inputs(budget=11.0)) is Reason.RULES_CHANGED
 
@@ -96,6 +97,8 @@ def test_the_first_word_stands(ledger: ClientLedger) -> None:
         " " * 200_000 + published(),
         published(loss_weight=None),
         published(budget=10.0),
+        published(budget=10.0, loss_weight=None),
+        published(budget=10.0, loss_weight=None, seed=True),
         published(campaign=3),
         *(json.dumps({key: value for key, value in json.loads(published()).items() if key != name}) for name in NEEDED),
     ],

@@ -21,6 +21,7 @@ from tests.soak.client_ledger_kills import soak
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL")
 
 # Everything through which the books reach the disk, and through which a reply leaves.
+MODEL = "a" * 64
 STEPS = ("open", "write", "fsync", "replace", "ftruncate", "mkdir", "close")
 
 
@@ -36,7 +37,7 @@ def answered_until_step(folder: Path, step: int) -> tuple[bytes, bool]:
         code = 1
         with contextlib.suppress(BaseException):
             _die_before(step)
-            reply = ClientLedger(folder).answer(Request.of_terms(offer(), round=0, multiplicity=2), noisy)
+            reply = ClientLedger(folder).answer(Request.of_terms(offer(), round=0, multiplicity=2), noisy, model=MODEL)
             os.write(writer, reply)
             code = 0
         os._exit(code)
@@ -77,7 +78,7 @@ def test_killed_before_any_step_and_again_before_any_other_one_value_leaves_and_
         second, _ = answered_until_step(folder, 1 + (7 * step) % 23)
         (entry,) = ClientLedger(folder).statement()
         unanswered += entry.releases == 1 and entry.payment == 0
-        last = ClientLedger(folder).answer(Request.of_terms(offer(), round=0, multiplicity=2), noisy)
+        last = ClientLedger(folder).answer(Request.of_terms(offer(), round=0, multiplicity=2), noisy, model=MODEL)
         values = {value for value in (first, second, last) if value}
         assert len(values) == 1, f"two values of one round left, after a death before step {step}"
         replies += bool(first) + bool(second)
@@ -108,7 +109,7 @@ def test_killed_before_any_step_of_an_acceptance_the_terms_are_there_in_full_or_
         assert known or died
         ledger.accept(offer())
         assert ledger.terms("spring") == offer()
-        ledger.answer(Request.of_terms(offer(), round=0, multiplicity=1), noisy)
+        ledger.answer(Request.of_terms(offer(), round=0, multiplicity=1), noisy, model=MODEL)
         step += 1
     assert step > 10
 

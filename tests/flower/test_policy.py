@@ -9,15 +9,24 @@ import pytest
 
 from jsam.errors import InputError
 from jsam.flower.policy import Policy
+from jsam.flower.statement import NOTHING, Total
 from tests.flower.offers import offer
 
 
-def codes(policy: Policy, already_spent: float = 0.0, **changes: Any) -> list[str]:
-    return [objection.code for objection in policy.judge(offer(**changes), already_spent)]
+def codes(policy: Policy, others: Total = NOTHING, **changes: Any) -> list[str]:
+    return [objection.code for objection in policy.judge(offer(**changes), others)]
 
 
-def test_no_policy_allows_all() -> None:
-    assert codes(Policy(), already_spent=1e9) == []
+def test_no_policy_allows_any_epsilon() -> None:
+    assert codes(Policy(), Total(epsilon=1e9)) == []
+
+
+def test_without_a_total_delta_the_sum_stays_below_one_in_the_number_of_records() -> None:
+    """From there on, publishing a record picked at random would be private; offers here are of 600 records."""
+    others = Total(delta=1 / 600 - 1e-5)
+    assert codes(Policy(), others) == ["total-delta-exceeded"]
+    assert codes(Policy(), Total(delta=others.delta - 1e-9)) == []
+    assert codes(Policy(total_delta=0.5), others) == []
 
 
 @pytest.mark.parametrize(
@@ -27,6 +36,7 @@ def test_no_policy_allows_all() -> None:
         ({"max_delta": 1e-5}, {"max_delta": 9e-6}, "delta-too-large"),
         ({"min_payment_per_epsilon": 0.8 / 1.5}, {"min_payment_per_epsilon": 0.54}, "payment-too-small"),
         ({"total_epsilon": 1.5}, {"total_epsilon": 1.49}, "total-epsilon-exceeded"),
+        ({"total_delta": 1e-5}, {"total_delta": 9e-6}, "total-delta-exceeded"),
         ({"adjacency": ("add-remove",)}, {"adjacency": ("replace",)}, "adjacency-not-allowed"),
     ],
 )
@@ -37,12 +47,18 @@ def test_each_limit_alone_declines_what_is_beyond_it(within: dict[str, Any], bey
 
 def test_the_total_counts_what_other_campaigns_took() -> None:
     policy = Policy(total_epsilon=4.0)
-    assert codes(policy, already_spent=2.5) == []
-    assert codes(policy, already_spent=2.51) == ["total-epsilon-exceeded"]
+    assert codes(policy, Total(epsilon=2.5)) == []
+    assert codes(policy, Total(epsilon=2.51)) == ["total-epsilon-exceeded"]
+
+
+def test_the_total_of_delta_counts_what_other_campaigns_took() -> None:
+    policy = Policy(total_delta=3e-5)
+    assert codes(policy, Total(delta=2e-5)) == []
+    assert codes(policy, Total(delta=2.1e-5)) == ["total-delta-exceeded"]
 
 
 def test_a_client_that_is_never_drawn_takes_nothing_of_the_total() -> None:
-    assert codes(Policy(total_epsilon=0.0), participations=0) == []
+    assert codes(Policy(total_epsilon=0.0, total_delta=0.0), participations=0) == []
 
 
 def test_all_objections_are_named_at_once() -> None:
@@ -51,8 +67,16 @@ def test_all_objections_are_named_at_once() -> None:
 
 def test_a_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
-    path.write_text('max_epsilon = 2\ntotal_epsilon = 5.0\nadjacency = "replace"\n')
-    assert Policy.load(path) == Policy(max_epsilon=2, total_epsilon=5.0, adjacency=("replace",))
+    path.write_text(
+        'max_epsilon = 2\ntotal_epsilon = 5.0\ntotal_delta = 1e-4\ncheck_loss_weight = false\nadjacency = "replace"\n'
+    )
+    assert Policy.load(path) == Policy(
+        max_epsilon=2, total_epsilon=5.0, total_delta=1e-4, check_loss_weight=False, adjacency=("replace",)
+    )
+
+
+def test_left_to_itself_a_client_checks_the_loss_weight() -> None:
+    assert Policy.from_dict({}).check_loss_weight
 
 
 @pytest.mark.parametrize(
@@ -64,6 +88,8 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("max_epsilon = inf", "max_epsilon"),
         ("max_epsilon = '2'", "max_epsilon"),
         ("max_epsilon = true", "max_epsilon"),
+        ("total_delta = -1e-5", "total_delta"),
+        ("check_loss_weight = 0", "check_loss_weight"),
         ("adjacency = []", "adjacency"),
         ("adjacency = 3", "adjacency"),
         ("adjacency = ['both']", "adjacency"),

@@ -206,14 +206,14 @@ def test_a_withdrawn_client_is_free_again(tmp_path: Path) -> None:
     federation.grid.fault = lambda m: "lost" if m.metadata.message_type == "train" else None
     with pytest.raises(CampaignStoppedError):
         federation.run(rules)
-    assert federation.ledger(0).committed_epsilon() > 0
+    assert federation.ledger(0).committed().epsilon > 0
     exchange = federation.grid.exchange()
     roster = Roster(exchange, rebind=False)
     for _ in range(3):
         roster.refresh()
     withdraw(exchange, roster, rules.campaign, ["client-0"], federation.conduct())
     assert federation.statement(0).closed
-    assert federation.ledger(0).committed_epsilon() == 0
+    assert federation.ledger(0).committed().epsilon == 0
 
 
 def test_a_second_server_leaves_the_first_ones_store_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 import jsam
 from jsam.errors import InputError
 from jsam.mechanism.budget_cache import BudgetCache
-from jsam.mechanism.budgeting import loss_weight_for_budget
+from jsam.mechanism.budgeting import loss_weight_fits_budget, loss_weight_for_budget
 from jsam.mechanism.mechanisms import RangeMechanism
 
 NOTHING_KEPT = BudgetCache(None)
@@ -185,3 +186,56 @@ def test_a_budget_that_capped_budgets_cannot_use_up_is_refused() -> None:
     capped = replace(MECHANISMS[4], max_epsilon=0.1)
     with pytest.raises(InputError, match="never spent"):
         loss_weight_for_budget(capped, 50.0, prior=UNIFORM, num_clients=5, draws=50, cache=NOTHING_KEPT)
+
+
+@pytest.mark.parametrize("draws", [2, 300])
+@pytest.mark.parametrize("mechanism", MECHANISMS[:5], ids=lambda m: f"{m.name}-{m.max_selection_prob}-{m.max_epsilon}")
+def test_the_loss_weight_of_a_budget_is_recognised_and_its_neighbours_are_not(
+    mechanism: RangeMechanism, draws: int
+) -> None:
+    """Also where two draws alone make the cost jump over the budget."""
+    for budget in (0.5, 3.7):
+        found = loss_weight_for_budget(
+            mechanism, budget, prior=UNIFORM, num_clients=12, draws=draws, cache=NOTHING_KEPT
+        ).loss_weight
+        verdicts = [
+            loss_weight_fits_budget(
+                mechanism, budget, found * factor, prior=UNIFORM, num_clients=12, draws=draws, cache=NOTHING_KEPT
+            )
+            for factor in (0.999, 1.0, 1.001)
+        ]
+        assert verdicts == [False, True, False]
+
+
+def test_a_loss_weight_at_which_the_cost_jumps_over_the_budget_is_recognised() -> None:
+    """With two draws there are budgets that no η meets."""
+    options: dict[str, Any] = {"prior": UNIFORM, "num_clients": 12, "draws": 2, "cache": NOTHING_KEPT}
+    rule, jumps = MECHANISMS[2], 0
+    for budget in np.linspace(0.5, 9.0, 60):
+        plan = loss_weight_for_budget(rule, float(budget), **options)
+        jumps += plan.expected_cost < budget * (1 - 1e-5)
+        assert loss_weight_fits_budget(rule, float(budget), plan.loss_weight, **options)
+    assert jumps > 0
+
+
+def test_with_a_probability_the_search_is_repeated() -> None:
+    options: dict[str, Any] = {"prior": UNIFORM, "num_clients": 3, "probability": 0.9, "draws": 50}
+    rule = MECHANISMS[4]
+    found = loss_weight_for_budget(rule, 2.0, **options, cache=NOTHING_KEPT).loss_weight
+    for factor, verdict in ((1.0, True), (1.02, False), (1 / 1.02, False)):
+        assert loss_weight_fits_budget(rule, 2.0, found * factor, **options, cache=NOTHING_KEPT) is verdict
+
+
+def test_a_loss_weight_that_is_remembered_needs_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"prior": UNIFORM, "num_clients": 3, "draws": 50, "cache": BudgetCache(tmp_path)}
+    found = loss_weight_for_budget(MECHANISMS[4], 2.0, **options).loss_weight
+    monkeypatch.setattr("jsam.mechanism.budgeting._Sample", lambda *_: pytest.fail("computed"))
+    for factor in (1.0, 1.001):
+        assert loss_weight_fits_budget(MECHANISMS[4], 2.0, found * factor, **options) is (factor == 1.0)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+def test_what_is_no_loss_weight_fits_no_budget(weight: float) -> None:
+    assert not loss_weight_fits_budget(
+        MECHANISMS[4], 2.0, weight, prior=UNIFORM, num_clients=3, draws=5, cache=NOTHING_KEPT
+    )

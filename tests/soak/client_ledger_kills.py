@@ -112,7 +112,8 @@ def _client(folder: Path, terms: Terms, schedule: dict[int, int]) -> tuple[int, 
         os.close(reader)
         ledger = ClientLedger(folder)
         for round, multiplicity in schedule.items():
-            reply = ledger.answer(Request.of_terms(terms, round=round, multiplicity=multiplicity), _compute)
+            request = Request.of_terms(terms, round=round, multiplicity=multiplicity)
+            reply = ledger.answer(request, _compute, model=f"{round:064x}")
             os.write(writer, f"{round} {hashlib.sha256(reply).hexdigest()}\n".encode())
         code = 0
     os._exit(code)

@@ -99,7 +99,9 @@ def _statement(client_file: Path, format: Format) -> str:  # noqa: A002
     ledger = ClientLedger(files.ledger, files.policy)
     rows = [entry.as_dict() for entry in ledger.statement()]
     if format is Format.JSON:
-        return json_text({"client": files.name, "campaigns": json.loads(json.dumps(rows))})
+        return json_text(
+            {"client": files.name, "spent": ledger.spent().as_dict(), "campaigns": json.loads(json.dumps(rows))}
+        )
     from rich.table import Table
     from rich.text import Text
 
@@ -115,7 +117,7 @@ def _statement(client_file: Path, format: Format) -> str:  # noqa: A002
             f"{row['participations']} of {row['participations_bought']}",
             str(row["releases"]),
             f"{row['payment']:.4g}",
-            "yes" if row["closed"] else "no",
+            "withdrawn" if row["withdrawn"] else "yes" if row["closed"] else "no",
         )
-    total = f"ε spent over all campaigns (their sum): {ledger.spent_epsilon():.4g}"
-    return rendered(table, Text(total))
+    spent = ledger.spent()
+    return rendered(table, Text(f"Spent over all campaigns (sums): ε = {spent.epsilon:.4g} at δ = {spent.delta:.3g}"))

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jsam.cli.options import ResultOptions, with_options
-from jsam.cli.output import EXIT_VIOLATION, Format, check_targets, chosen_format, deliver, progress_bar, rendered
+from jsam.cli.output import EXIT_VIOLATION, Format, check_targets, chosen_format, deliver, rendered
 from jsam.errors import InputError
 from jsam.report.plain import csv_text, json_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from jsam.flower.policy import Policy
     from jsam.flower.terms import Terms
 
 EXAMPLES = """
@@ -48,14 +49,18 @@ def verify_contract(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="The own books: other campaigns in them count towards the policy's total.",
+            help="The own books: other campaigns in them count towards the policy's totals.",
             rich_help_panel=OWN,
         ),
     ] = None,
     loss_weight: Annotated[
-        bool,
-        typer.Option("--check-loss-weight", help="Compute again what the budget gives for N clients (up to a minute)."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--check-loss-weight/--no-check-loss-weight",
+            help="With a budget: does it give this loss weight for N clients? Left out, the policy decides, else yes.",
+            show_default=False,
+        ),
+    ] = None,
     result: ResultOptions,
 ) -> None:
     """Check the terms in TERMS.json without asking anybody: hash, noise, draws, payment, policy.
@@ -64,21 +69,24 @@ def verify_contract(
 
     Exit codes: 0 everything holds, 1 something does not, 2 bad input (one line on standard error).
     """
+    from jsam.flower.apart import check_loss_weight_apart
+    from jsam.flower.policy import Policy
     from jsam.flower.terms import Terms
-    from jsam.flower.verification import check_loss_weight, verify
+    from jsam.flower.verification import verify
 
     sources = [str(path) for path in (terms, policy) if path is not None]
     check_targets(result.output, sources=sources)
     if ledger is not None and policy is None:
         raise InputError("--ledger needs --policy: it counts towards the policy's total")
-    offered = Terms.load(terms)
+    offered, limits = Terms.load(terms), None if policy is None else Policy.load(policy)
+    if loss_weight is None:
+        loss_weight = limits is None or limits.check_loss_weight
     found = verify(offered, sensitivity, samples)
     checks = [check.as_dict() for check in found.checks]
     if loss_weight:
-        with progress_bar("Loss weight") as bar:
-            checks.append(check_loss_weight(offered, bar.reach).as_dict())
-    if policy is not None:
-        checks += _policy_checks(offered, policy, ledger)
+        checks.append(check_loss_weight_apart(offered).as_dict())
+    if limits is not None:
+        checks += _policy_checks(offered, limits, ledger)
     ok = all(check["status"] != "violated" for check in checks)
     content = {**found.as_dict(), "ok": ok, "hash": offered.hash, "checks": checks}
     deliver(_text(offered, content, result), result.output)
@@ -86,15 +94,15 @@ def verify_contract(
         raise typer.Exit(EXIT_VIOLATION)
 
 
-def _policy_checks(terms: Terms, path: Path, ledger: Path | None) -> list[dict[str, str]]:
+def _policy_checks(terms: Terms, policy: Policy, ledger: Path | None) -> list[dict[str, str]]:
     from jsam.flower.client_ledger import ClientLedger
-    from jsam.flower.policy import Policy
+    from jsam.flower.statement import NOTHING
 
-    policy, others = Policy.load(path), 0.0
+    others = NOTHING
     if ledger is not None:
         if not ledger.is_dir():
             raise InputError(f"--ledger {str(ledger)!r} is no folder; it must be one that a client keeps its books in")
-        others = ClientLedger(ledger).committed_epsilon(without=terms.campaign)
+        others = ClientLedger(ledger).committed(without=terms.campaign)
     objections = policy.judge(terms, others)
     if not objections:
         return [{"name": "policy", "status": "passed", "message": "the offer is within it"}]

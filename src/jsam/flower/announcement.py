@@ -39,6 +39,9 @@ class Announcement:
             raise Refused(Reason.MALFORMED, "what was published does not say the rules")
         if not isinstance(values["campaign"], str) or (values["loss_weight"] is None) == (values["budget"] is None):
             raise Refused(Reason.MALFORMED, "what was published must name the campaign and one loss weight or budget")
+        if values["budget"] is not None and type(values.get("seed")) is not int:
+            # η(N) is found on markets drawn with it: chosen later, it would leave room to move η.
+            raise Refused(Reason.MALFORMED, "what was published has a budget and no seed")
         return cls(text=text, values=values)
 
     @property

@@ -90,23 +90,26 @@ def _close(message: Message, context: Context) -> Answer:
 
 
 def _release(message: Message, context: Context, noise: Noise) -> Answer:
+    from jsam.flower.parameters import clipped_mean, digest, fits
+
     files = ClientFiles.of_node(context.node_config)
     asked = dict(_record(message, "request"))
     ask_id = str(asked.pop("ask_id", ""))
     request = Request.from_dict(asked)
     ledger = _ledger(files)
+    model, parameters = ledger.terms(request.campaign).public.model, _parameters(message)
+    if not fits(model, parameters):
+        # Before the books: a round is bound to its model, and this can be none.
+        raise Refused(Reason.MALFORMED, "the parameters are not of the model that was agreed on")
 
     def compute(release: Release) -> bytes:
-        from jsam.flower.parameters import clipped_mean
-
         inputs, targets = files.records()
         if len(targets) != release.samples:
             raise Refused(Reason.OTHER_SETTINGS, "the number of records is not the one that was agreed on")
-        model = ledger.terms(request.campaign).public.model
-        mean = clipped_mean(model, _parameters(message), inputs, targets, release.clip_norm)
+        mean = clipped_mean(model, parameters, inputs, targets, release.clip_norm)
         return _stored(mean + noise(release.noise_std, len(mean)))
 
-    reply = ledger.answer(request, compute)
+    reply = ledger.answer(request, compute, model=digest(parameters))
     return {"ask_id": ask_id, "round": request.round}, np.load(io.BytesIO(reply), allow_pickle=False)
 
 

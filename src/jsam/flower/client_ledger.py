@@ -2,10 +2,11 @@
 
 The order of one answer, each step on disk before the next begins:
 
-    1. the release is recorded as spent            (releases.jsonl)
-    2. the reply is computed, with fresh noise     (memory)
-    3. the reply is stored, whole                  (replies/t.bin, by rename)
-    4. its digest is stored                        (replies/t.sha256, by rename)
+    0. the round is bound to the model it came with (replies/t.model, by rename)
+    1. the release is recorded as spent             (releases.jsonl)
+    2. the reply is computed, with fresh noise      (memory)
+    3. the reply is stored, whole                   (replies/t.bin, by rename)
+    4. its digest is stored                         (replies/t.sha256, by rename)
     5. the reply is returned, and may leave
 
 Claim: whatever the moments at which the process is killed and however often a round is asked for, at most one noisy
@@ -16,26 +17,38 @@ no earlier call of this round reached 5, and the earlier values of the noise die
 overlap: a lock on the folder is held throughout, and the system frees it when its holder dies. Finally 1 precedes 2 and
 is never undone, so every value that left is recorded; a round that is recorded and never answered counts as spent. ∎
 The claim needs the folder to be the client's own and never to be set back, say to a copy from last week.
+
+A round asked for again with another model is refused, answered before or not. If it was answered the stored reply would
+give nothing new, but the asker would take it for the gradient of a model that it is not of. If a kill came between 1
+and 4, to compute afresh for the other model would cost no privacy by the numbers that leave: still one value a round
+leaves, with the noise that was recorded, and the accounting holds for a server that picks each model after seeing all
+earlier values. But whether a computation ends, is killed for its memory or takes long may depend on the records, and
+comes without noise. Were the model free until the first answer, a server could try one model after another on a round
+that it never lets end, and watch. Bound before anything is computed, a round shows at most one model to the records.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from jsam.errors import JsamError
+from jsam.errors import InputError, JsamError
 from jsam.flower.announcement import Announcement
+from jsam.flower.apart import check_loss_weight_apart
 from jsam.flower.client_store import CampaignStore, DamagedError
 from jsam.flower.policy import Policy
 from jsam.flower.refusal import Reason, Refused
 from jsam.flower.requests import Request
-from jsam.flower.statement import Statement
+from jsam.flower.statement import Statement, Total, total
 from jsam.flower.terms import Terms
-from jsam.flower.verification import verify
+from jsam.flower.verification import Check, Status, verify
 from jsam.privacy import Release, spent_epsilons
+from jsam.privacy.files import make_folder
 
 try:
     import fcntl
@@ -44,7 +57,10 @@ except ImportError:  # a system without POSIX locks: two calls at once are then 
 
 Compute = Callable[[Release], bytes]
 
+# The first offer and the one after a re-plan. With more of them a server could find out a policy's limits by halving.
+OFFERS_JUDGED = 2
 _POLL = 0.02
+_MODEL_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class ClientLedger:
@@ -83,36 +99,35 @@ class ClientLedger:
 
         Another offer for the same campaign (a re-plan) takes its place as long as nothing was released under it. It
         must follow the rules that were published; with `published` it must be a campaign whose rules were heard.
+        At most `OFFERS_JUDGED` offers of a campaign get as far as the policy; one that was declined stays declined.
         """
         with self._locked(), _translated():
             store = CampaignStore.of(self._campaigns, terms.campaign)
+            _still_open(store)
             if store.known:
-                if store.closed:
-                    raise Refused(Reason.CAMPAIGN_CLOSED, "this campaign is over for this client")
                 if store.terms == terms:
                     return
                 if store.releases():
                     raise Refused(Reason.CONTRACT_IN_USE, "this campaign has releases under the terms accepted before")
             _follow_the_rules(terms, store.published, needed=published)
-            try:
-                self._check(terms, sensitivity, samples)
-            except Refused as refusal:
-                if store.known and refusal.code is Reason.DECLINED:
-                    # The earlier offer is off the table: no ε need be held ready for it.
-                    store.close()
-                raise
+            # What can go wrong here tells a server only what it knows: its own offer, and what was reported to it.
+            _hold(verify(terms, sensitivity, samples).violations)
+            self._judge_once(terms, store)
             store.accept(terms)
 
-    def answer(self, request: Request, compute: Compute) -> bytes:
+    def answer(self, request: Request, compute: Compute, *, model: str) -> bytes:
         """The reply to one round: computed once in the campaign's life, repeated byte for byte ever after.
 
-        `compute` gets the release that was recorded and must add noise of its `noise_std`, fresh from the system's
-        entropy. If it fails the round stays recorded as spent and may be tried again.
+        `model` is the SHA-256 of the parameters that came with the request. `compute` gets the release that was
+        recorded and must add noise of its `noise_std`, fresh from the system's entropy. If it fails the round stays
+        recorded as spent and may be tried again, with the same model.
         """
+        if not _MODEL_DIGEST.fullmatch(model):
+            raise InputError(f"model is {model!r}; it must be a SHA-256 of 64 hexadecimal digits")
         with self._locked():
             with _translated():
                 store = self._known(request.campaign)
-                release = self._admitted(request, store)
+                release = self._admitted(request, store, model)
                 reply = self._stored_reply(store, request.round)
             if reply is None:
                 # An error of the computation is none of the books: it passes through as it is.
@@ -122,9 +137,15 @@ class ClientLedger:
             return reply
 
     def close(self, campaign: str) -> None:
-        """End a campaign: nothing more is released, only what was spent counts towards the total from now on."""
+        """End a campaign: nothing more is released, only what was spent counts towards the total from now on.
+
+        So too one that was heard of and has no terms yet: an offer that was held up on its way must not bind.
+        """
         with self._locked(), _translated():
-            self._known(campaign).close()
+            store = CampaignStore.of(self._campaigns, campaign)
+            if store.published is None:
+                store = self._known(campaign)
+            store.close()
 
     def terms(self, campaign: str) -> Terms:
         """What was accepted."""
@@ -136,14 +157,13 @@ class ClientLedger:
         with _translated():
             return tuple(_statement(store) for store in CampaignStore.all_in(self._campaigns))
 
-    def committed_epsilon(self, *, without: str | None = None) -> float:
-        """Σ over campaigns of the ε that they may come to spend, or did spend if they are over."""
-        entries = [entry for entry in self.statement() if entry.campaign != without]
-        return sum(entry.epsilon_spent if entry.closed else entry.epsilon_at_stake for entry in entries)
+    def committed(self, *, without: str | None = None) -> Total:
+        """(Σ ε, Σ δ) that campaigns may come to spend, or did spend if they are over."""
+        return total(entry.committed for entry in self.statement() if entry.campaign != without)
 
-    def spent_epsilon(self, *, without: str | None = None) -> float:
-        """Σ over campaigns of the ε spent so far (basic composition)."""
-        return sum(entry.epsilon_spent for entry in self.statement() if entry.campaign != without)
+    def spent(self, *, without: str | None = None) -> Total:
+        """(Σ ε, Σ δ) spent so far in all campaigns (basic composition)."""
+        return total(entry.spent for entry in self.statement() if entry.campaign != without)
 
     def _known(self, campaign: str) -> CampaignStore:
         store = CampaignStore.of(self._campaigns, campaign)
@@ -151,29 +171,58 @@ class ClientLedger:
             raise Refused(Reason.UNKNOWN_CAMPAIGN, "no terms were accepted for this campaign")
         return store
 
-    def _check(self, terms: Terms, sensitivity: float | None, samples: int | None) -> None:
-        violations = verify(terms, sensitivity, samples).violations
-        if violations:
-            names = ", ".join(check.name for check in violations)
-            raise Refused(Reason.INVALID_TERMS, f"the offer does not hold: {names}")
-        others = 0.0 if self.policy.total_epsilon is None else self.committed_epsilon(without=terms.campaign)
-        objections = self.policy.judge(terms, others)
+    def _judge_once(self, terms: Terms, store: CampaignStore) -> None:
+        """Judge an offer, or say again what was said to it before."""
+        mark, judged = hashlib.sha256(terms.to_json().encode()).hexdigest(), store.offers()
+        earlier = judged.get(mark)
+        if earlier is not None:
+            raise earlier
+        if mark not in judged:
+            if len(judged) >= OFFERS_JUDGED:
+                raise Refused(Reason.TOO_MANY_OFFERS, "as many offers of this campaign were judged as it has plans")
+            # Counted before it is judged, or a kill at the right moment would give one look more.
+            store.note_offer(mark, None)
+        try:
+            self._judge(terms)
+        except Refused as refusal:
+            if refusal.code is Reason.LEDGER_FAILED:
+                raise
+            if store.known and refusal.code is Reason.DECLINED:
+                # The earlier offer is off the table: no ε need be held ready for it.
+                store.close()
+            store.note_offer(mark, refusal)
+            raise
+
+    def _judge(self, terms: Terms) -> None:
+        if self.policy.check_loss_weight:
+            found = check_loss_weight_apart(terms)
+            if found.status is Status.NOT_CHECKED:
+                raise Refused(Reason.INVALID_TERMS, "the loss weight of this budget cannot be checked here")
+            _hold(() if found.status is Status.PASSED else (found,))
+        objections = self.policy.judge(terms, self.committed(without=terms.campaign))
         if objections:
             names = ", ".join(objection.code for objection in objections)
             raise Refused(Reason.DECLINED, f"against the client's policy: {names}")
 
-    def _admitted(self, request: Request, store: CampaignStore) -> Release:
+    def _admitted(self, request: Request, store: CampaignStore, model: str) -> Release:
         """The release that is asked for, recorded; or a refusal, and the books unchanged."""
         terms, releases = store.terms, store.releases()
         release = _agreed_release(request, terms)
-        if store.closed:
-            raise Refused(Reason.CAMPAIGN_CLOSED, "this campaign is over for this client")
+        _still_open(store)
         recorded = next((entry for entry in releases if entry.round == request.round), None)
         if recorded is None:
             self._afford(release, terms, releases)
-            store.record(release)
         elif recorded != release:
             raise Refused(Reason.REPEAT_DIFFERS, "this round was asked for before, with another multiplicity")
+        bound = store.model(request.round)
+        if bound is None and recorded is None:
+            store.bind(request.round, model)
+        elif bound is None:
+            raise DamagedError(f"{store.folder}: round {request.round} is recorded and its model is not")
+        elif bound != model:
+            raise Refused(Reason.OTHER_MODEL, "this round was asked for before, with other parameters")
+        if recorded is None:
+            store.record(release)
         return release
 
     def _afford(self, release: Release, terms: Terms, releases: tuple[Release, ...]) -> None:
@@ -186,9 +235,9 @@ class ClientLedger:
         if spent > terms.epsilon:
             raise Refused(Reason.EPSILON_EXHAUSTED, "this release would spend more ε than was bought")
         # A policy that became stricter after the terms were accepted holds all the same.
-        if self.policy.total_epsilon is not None and not self.policy.allows_total(
-            self.spent_epsilon(without=terms.campaign) + spent
-        ):
+        others = self.spent(without=terms.campaign)
+        within = self.policy.allows_epsilon(others.epsilon + spent)
+        if not (within and self.policy.allows_delta(others.delta + terms.delta, terms.samples)):
             raise Refused(Reason.POLICY_TOTAL, "this release would pass the client's total over all campaigns")
 
     def _stored_reply(self, store: CampaignStore, round: int) -> bytes | None:
@@ -201,8 +250,8 @@ class ClientLedger:
     def _locked(self) -> Iterator[None]:
         with _translated():
             # Not for other users of the machine: the books tell what this client sells its privacy for.
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._campaigns.mkdir(exist_ok=True)
+            make_folder(self.folder, mode=0o700)
+            make_folder(self._campaigns)
             handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             with _translated():
@@ -234,6 +283,17 @@ def _translated() -> Iterator[None]:
         raise Refused(
             Reason.LEDGER_FAILED, "the client's books cannot be read or written; nothing is released"
         ) from error
+
+
+def _still_open(store: CampaignStore) -> None:
+    if store.closed:
+        raise Refused(Reason.CAMPAIGN_CLOSED, "this campaign is over for this client")
+
+
+def _hold(violations: tuple[Check, ...]) -> None:
+    if violations:
+        names = ", ".join(check.name for check in violations)
+        raise Refused(Reason.INVALID_TERMS, f"the offer does not hold: {names}")
 
 
 def _follow_the_rules(terms: Terms, published: str | None, *, needed: bool) -> None:

@@ -1,7 +1,10 @@
 """One campaign in a client's folder: the accepted terms, the ledger of releases, and the replies that were given.
 
+published.json       the rules, as they were heard before the report
+offers.json          every offer that was judged, and what was said to it
 terms.json           what was accepted; its presence makes the campaign known
 releases.jsonl       a `jsam.privacy.Ledger`: every release, before anything of it is computed
+replies/7.model      digest of the model that round 7 was first asked for with; before the release is recorded
 replies/7.bin        the reply of round 7, whole or absent
 replies/7.sha256     its digest; only once this is on disk may the reply leave
 closed               present once the campaign is over
@@ -10,13 +13,15 @@ closed               present once the campaign is over
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from jsam.errors import JsamError
+from jsam.flower.refusal import Reason, Refused
 from jsam.flower.terms import Terms
 from jsam.privacy import Ledger, Release, read_ledger
-from jsam.privacy.files import sync_folder, write_atomically
+from jsam.privacy.files import make_folder, sync_folder, write_atomically
 
 
 class DamagedError(JsamError):
@@ -63,8 +68,29 @@ class CampaignStore:
             return None
 
     def keep_published(self, text: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         write_atomically(self.folder / "published.json", text.encode())
+
+    def offers(self) -> dict[str, Refused | None]:
+        """Offers that were judged, by digest: the refusal, or None for a yes and for one that a kill left undecided."""
+        try:
+            stored = json.loads((self.folder / "offers.json").read_bytes())
+            return {
+                mark: None if verdict is None else Refused(Reason(verdict["refused"]), str(verdict["text"]))
+                for mark, verdict in stored.items()
+            }
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DamagedError(f"{self.folder / 'offers.json'} was changed") from error
+
+    def note_offer(self, mark: str, refusal: Refused | None) -> None:
+        make_folder(self.folder)
+        stored = {
+            known: None if verdict is None else {"refused": verdict.code.value, "text": verdict.text}
+            for known, verdict in {**self.offers(), mark: refusal}.items()
+        }
+        write_atomically(self.folder / "offers.json", json.dumps(stored, indent=1).encode())
 
     @property
     def terms(self) -> Terms:
@@ -75,8 +101,9 @@ class CampaignStore:
 
     def accept(self, terms: Terms) -> None:
         """The terms last: a campaign that is known has all its files, unless somebody removed them."""
-        self._replies.mkdir(parents=True, exist_ok=True)
-        for folder in (self._replies, self.folder, self.folder.parent):
+        make_folder(self._replies)
+        # All the way out of the client's folder: an earlier process may have died between making and flushing one.
+        for folder in (self._replies, self.folder, *self.folder.parents[:3]):
             sync_folder(folder)
         with Ledger(self._releases):
             pass
@@ -97,6 +124,16 @@ class CampaignStore:
             raise DamagedError(f"{self._releases} is gone; without it nobody knows what was spent")
         with Ledger(self._releases) as ledger:
             ledger.append([release])
+
+    def model(self, round: int) -> str | None:
+        """The digest of the model to which this round is bound."""
+        try:
+            return self._model(round).read_text(encoding="ascii")
+        except FileNotFoundError:
+            return None
+
+    def bind(self, round: int, model: str) -> None:
+        write_atomically(self._model(round), model.encode("ascii"))
 
     def answered(self, round: int) -> bool:
         """Whether the reply of this round may have left the machine."""
@@ -127,9 +164,13 @@ class CampaignStore:
 
     def close(self) -> None:
         """No more releases; stored replies are dropped, since nobody may ask for them again."""
+        make_folder(self.folder)
         write_atomically(self.folder / "closed", b"")
         for path in self._replies.glob("*.bin"):
             path.unlink(missing_ok=True)
+
+    def _model(self, round: int) -> Path:
+        return self._replies / f"{round}.model"
 
     def _reply(self, round: int) -> Path:
         return self._replies / f"{round}.bin"

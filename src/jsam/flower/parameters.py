@@ -44,6 +44,15 @@ def put_into(model: nn.Module, vector: Vector) -> None:
         place += value.numel()
 
 
+def fits(model_name: str, vector: NDArray[Any]) -> bool:
+    return vector.shape == (_size(model_name),) and vector.dtype == np.float32
+
+
+@functools.lru_cache(maxsize=4)
+def _size(model_name: str) -> int:
+    return len(flattened(build_model(model_name, 0)))
+
+
 def digest(vector: Vector) -> str:
     return hashlib.sha256(np.ascontiguousarray(vector).tobytes()).hexdigest()
 

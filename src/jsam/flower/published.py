@@ -14,11 +14,12 @@ import numpy as np
 
 from jsam.errors import InputError
 from jsam.flower.identity import public_key_text
+from jsam.flower.rule import published_rule
 from jsam.flower.terms import PublicInputs
 from jsam.mechanism.budgeting import loss_weight_for_budget
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.market import Market
-from jsam.mechanism.mechanisms import mechanism_named, plan
+from jsam.mechanism.mechanisms import plan
 from jsam.mechanism.priors import parse_prior
 from jsam.training.settings import TrainingSettings
 
@@ -59,7 +60,7 @@ class Published:
         if self.budget_probability is not None and self.budget is None:
             raise InputError("budget_probability needs a budget")
         parse_prior(self.prior)
-        mechanism_named(self.mechanism, **self._options(self.loss_weight or 1.0))
+        published_rule(self, self.loss_weight or 1.0)
         _ = self.training
 
     @property
@@ -78,25 +79,13 @@ class Published:
             checkpoint_every=1,
         )
 
-    def _options(self, loss_weight: float) -> dict[str, Any]:
-        options: dict[str, Any] = {
-            "loss_weight": loss_weight,
-            "noise_weight": self.noise_weight,
-            "bias_weight": self.bias_weight,
-            "max_epsilon": self.max_epsilon,
-        }
-        # A cap on p binds the mechanisms that choose p.
-        if self.mechanism.startswith("jsam"):
-            options["max_selection_prob"] = self.max_selection_prob
-        return options
-
     def loss_weight_for(self, num_clients: int) -> float:
         """η(N)."""
         if self.budget is None:
             assert self.loss_weight is not None
             return self.loss_weight
         return loss_weight_for_budget(
-            mechanism_named(self.mechanism, **self._options(1.0)),
+            published_rule(self, 1.0),
             self.budget,
             prior=parse_prior(self.prior),
             num_clients=num_clients,
@@ -110,7 +99,7 @@ class Published:
 
     def contract(self, names: Sequence[str], sensitivities: Sequence[float]) -> Contract:
         """The plan for those who answered."""
-        rule = mechanism_named(self.mechanism, **self._options(self.loss_weight_for(len(names))))
+        rule = published_rule(self, self.loss_weight_for(len(names)))
         market = Market(
             sensitivities=np.asarray(sensitivities, dtype=np.float64), prior=parse_prior(self.prior), ids=tuple(names)
         )

@@ -168,6 +168,10 @@ class Terms:
         """What the client may come to spend: nothing if it is never drawn."""
         return self.epsilon if self.participations else 0.0
 
+    @property
+    def delta_at_stake(self) -> float:
+        return self.delta if self.participations else 0.0
+
     def release(self, round: int, multiplicity: int) -> Release:
         """The release of one round under these terms, as the books will have it."""
         return Release(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -14,8 +14,7 @@ from jsam.privacy import epsilon_of, noise_multiplier
 
 # Products of a few floats agree to this (relative), whatever the machine; the promise itself is judged without it.
 ROUNDING = 1e-9
-# Another machine's rounding moves the search for a loss weight by no more.
-LOSS_WEIGHT_TOLERANCE = 1e-6
+LOSS_WEIGHT = "loss weight"
 
 
 class Status(StrEnum):
@@ -74,43 +73,39 @@ def verify(terms: Terms, sensitivity: float | None = None, samples: int | None =
     return Verification(terms=terms, checks=checks)
 
 
-def check_loss_weight(terms: Terms, progress: Callable[[float], None] | None = None) -> Check:
-    """Whether the loss weight is what the budget gives for N clients: computed again, which takes a while."""
-    from jsam.mechanism.budgeting import loss_weight_for_budget
-    from jsam.mechanism.mechanisms import mechanism_named
+def check_loss_weight(terms: Terms) -> Check:
+    """Whether the loss weight is the one that the budget gives for N clients, by the own computation.
+
+    What goes in here is a server's choice and may take for ever: see `jsam.flower.apart`.
+    """
+    from jsam.flower.rule import published_rule
+    from jsam.mechanism.budgeting import loss_weight_fits_budget
     from jsam.mechanism.priors import parse_prior
 
-    name, public = "loss weight", terms.public
+    public = terms.public
     if public.budget is None:
-        return Check(name=name, status=Status.PASSED, message=f"the constant {public.loss_weight:g}, no budget")
+        return _check(LOSS_WEIGHT, True, f"the constant {public.loss_weight:g}, no budget")
     if public.prior.strip().startswith("empirical"):
         # It would name a file, and a server must not choose which of a client's files are read.
-        return Check(
-            name=name, status=Status.NOT_CHECKED, message="the prior is in a file, which the terms do not hold"
-        )
+        return loss_weight_unchecked("the prior is in a file, which the terms do not hold")
     try:
-        mechanism = mechanism_named(
-            public.mechanism,
-            loss_weight=1.0,
-            noise_weight=public.noise_weight,
-            bias_weight=public.bias_weight,
-            max_selection_prob=public.max_selection_prob,
-            max_epsilon=public.max_epsilon,
-        )
-        found = loss_weight_for_budget(
-            mechanism,
+        good = loss_weight_fits_budget(
+            published_rule(public, 1.0),
             public.budget,
+            public.loss_weight,
             prior=parse_prior(public.prior),
             num_clients=public.num_clients,
             probability=public.budget_probability,
             seed=public.budget_seed,
-            progress=progress,
-        ).loss_weight
+        )
     except InputError as error:
-        return _check(name, False, f"it cannot be computed from the public inputs: {error}")
-    good = math.isclose(found, public.loss_weight, rel_tol=LOSS_WEIGHT_TOLERANCE)
-    message = f"{public.loss_weight:.9g} in the terms; a budget of {public.budget:g} for {public.num_clients} clients"
-    return _check(name, good, f"{message} gives {found:.9g}")
+        return _check(LOSS_WEIGHT, False, f"it cannot be computed from the public inputs: {error}")
+    message = f"{public.loss_weight:.9g} {'is' if good else 'is not'} what a budget of {public.budget:g} gives for"
+    return _check(LOSS_WEIGHT, good, f"{message} {public.num_clients} clients")
+
+
+def loss_weight_unchecked(why: str) -> Check:
+    return Check(name=LOSS_WEIGHT, status=Status.NOT_CHECKED, message=why)
 
 
 def _hash(terms: Terms) -> Check:

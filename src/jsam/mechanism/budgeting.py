@@ -26,6 +26,9 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 PAYMENT_TOLERANCE = 1e-4  # of a payment: a distribution over draws needs no more
 COARSE, FINE = 1.25, 1.02  # steps of the scan over η: Σπ is not monotone in it, but its dips are a few per cent
 
+# Another machine's rounding, and where the search stops, move costs and η by less (relative).
+ALIKE = 1e-6
+
 FractionDone = Callable[[float], None]
 
 
@@ -74,27 +77,13 @@ def loss_weight_for_budget(
     >>> plan.expected_cost <= 5.0
     True
     """
-    if not (math.isfinite(budget) and budget > 0):
-        raise InputError(f"budget is {budget!r}; it must be a positive number")
-    if probability is not None and not 0 < probability < 1:
-        raise InputError(f"the budget's probability is {probability!r}; it must lie strictly between 0 and 1")
-    template = _template(prior, num_clients, losses)
-    rule = replace(mechanism, loss_weight=1.0).rule(len(mechanism.active(template)))
-    draws = draws or _default_draws(num_clients, len(rule.profiles))
-    payment_draws = int(min(draws, np.clip(40_000 // num_clients, 8, 400)))
-    if probability is not None:
-        # A share of 1 − P must be seen often enough to be told from none.
-        payment_draws = max(payment_draws, math.ceil(10 / (1 - probability)))
-    if draws < 2:
-        raise InputError(f"draws is {draws}; at least 2 are needed")
+    problem = _Problem.of(mechanism, budget, prior, num_clients, probability, losses, draws, seed)
     cache = BudgetCache.default() if cache is None else cache
-    draws = max(draws, payment_draws)
-    key = fingerprint(mechanism, template, budget=budget, probability=probability, draws=draws, seed=seed)
-    known = _restored(cache.get(key))
+    known = _restored(cache.get(problem.key))
     if known is not None:
         return known
     tell = progress or (lambda done: None)
-    sample = _Sample(mechanism, template, rule, draws, payment_draws, seed)
+    sample = problem.sample()
     eta = _expected(sample, budget, lambda done: tell(done * 0.4))
     if probability is not None:
         eta = _probable(sample, budget, probability, eta, lambda done: tell(0.4 + done * 0.4))
@@ -107,12 +96,99 @@ def loss_weight_for_budget(
         expected_cost=float(costs.mean()),
         expected_cost_error=float(costs.std(ddof=1) / math.sqrt(len(costs))),
         payment_quantiles={q: float(np.quantile(totals, q)) for q in QUANTILES},
-        draws=draws,
+        draws=problem.draws,
         payment_draws=len(totals),
         seed=seed,
     )
-    cache.put(key, plan.__dict__)
+    cache.put(problem.key, plan.__dict__)
     return plan
+
+
+def loss_weight_fits_budget(
+    mechanism: RangeMechanism,
+    budget: float,
+    loss_weight: float,
+    *,
+    prior: Prior,
+    num_clients: int,
+    probability: float | None = None,
+    draws: int | None = None,
+    seed: int = 0,
+    cache: BudgetCache | None = None,
+) -> bool:
+    """Whether `loss_weight_for_budget` gives this η, to `ALIKE` in what it costs; quicker than finding it.
+
+    The expected cost never falls as η rises, so one look at η settles it, or two beside it where the cost jumps over
+    the budget. No payments are computed. With a `probability` there is no such shortcut, and the search is repeated.
+    """
+    problem = _Problem.of(mechanism, budget, prior, num_clients, probability, None, draws, seed)
+    known = _restored((BudgetCache.default() if cache is None else cache).get(problem.key))
+    if known is not None:
+        return math.isclose(known.loss_weight, loss_weight, rel_tol=ALIKE)
+    if not (math.isfinite(loss_weight) and loss_weight > 0):
+        return False
+    sample = problem.sample()
+    if probability is not None:
+        start = _expected(sample, budget, lambda done: None)
+        found = _probable(sample, budget, probability, start, lambda done: None)
+        return math.isclose(found, loss_weight, rel_tol=ALIKE)
+    if math.isclose(float(sample.costs(loss_weight).mean()), budget, rel_tol=ALIKE):
+        return True
+    below, above = (float(sample.costs(loss_weight * (1 + step)).mean()) for step in (-ALIKE, ALIKE))
+    return below <= budget < above
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Problem:
+    """Everything on which η depends, checked."""
+
+    mechanism: RangeMechanism
+    template: Market
+    rule: Rule
+    draws: int
+    payment_draws: int
+    seed: int
+    key: str | None
+
+    @classmethod
+    def of(
+        cls,
+        mechanism: RangeMechanism,
+        budget: float,
+        prior: Prior | Sequence[Prior],
+        num_clients: int,
+        probability: float | None,
+        losses: FloatArray | None,
+        draws: int | None,
+        seed: int,
+    ) -> _Problem:
+        if not (math.isfinite(budget) and budget > 0):
+            raise InputError(f"budget is {budget!r}; it must be a positive number")
+        if probability is not None and not 0 < probability < 1:
+            raise InputError(f"the budget's probability is {probability!r}; it must lie strictly between 0 and 1")
+        template = _template(prior, num_clients, losses)
+        rule = replace(mechanism, loss_weight=1.0).rule(len(mechanism.active(template)))
+        draws = draws or _default_draws(num_clients, len(rule.profiles))
+        payment_draws = int(min(draws, np.clip(40_000 // num_clients, 8, 400)))
+        if probability is not None:
+            # A share of 1 − P must be seen often enough to be told from none.
+            payment_draws = max(payment_draws, math.ceil(10 / (1 - probability)))
+        if draws < 2:
+            raise InputError(f"draws is {draws}; at least 2 are needed")
+        draws = max(draws, payment_draws)
+        key = fingerprint(mechanism, template, budget=budget, probability=probability, draws=draws, seed=seed)
+        return cls(
+            mechanism=mechanism,
+            template=template,
+            rule=rule,
+            draws=draws,
+            payment_draws=payment_draws,
+            seed=seed,
+            key=key,
+        )
+
+    def sample(self) -> _Sample:
+        return _Sample(self.mechanism, self.template, self.rule, self.draws, self.payment_draws, self.seed)
 
 
 def _restored(stored: dict[str, Any] | None) -> BudgetPlan | None:

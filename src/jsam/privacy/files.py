@@ -27,6 +27,16 @@ def write_atomically(path: Path, data: bytes) -> None:
         ) from error
 
 
+def make_folder(folder: Path, *, mode: int = 0o777) -> None:
+    """Make `folder` and what is missing above it, each name flushed: a file survives a power cut if its path does."""
+    if folder.is_dir():
+        return
+    if folder.parent != folder:
+        make_folder(folder.parent)
+    folder.mkdir(mode=mode, exist_ok=True)
+    sync_folder(folder.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make a new name in `folder` survive a power cut, on systems where a folder can be flushed."""
     with contextlib.suppress(OSError):
