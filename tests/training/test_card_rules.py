@@ -19,9 +19,10 @@ from jsam.training.clipping import ClippingEngine  # noqa: E402
 from jsam.training.clipping.chunking import Footprint, memory_of, samples_a_chunk, spans  # noqa: E402
 from jsam.training.clipping.gpu import fits_kernels, runs_kernels  # noqa: E402
 from jsam.training.clipping.gpu.tiles import tile_for  # noqa: E402
+from jsam.training.clipping.layers.base import row_norms  # noqa: E402
 from jsam.training.clipping.layers.embedding import add_rows  # noqa: E402
 from jsam.training.clipping.precision import PRECISIONS, checked_precision, precision_for  # noqa: E402
-from jsam.training.clipping.result import LONGEST_CHAIN, SAFETY_MARGIN, clip_factors, safety_margin  # noqa: E402
+from jsam.training.clipping.result import LONGEST_FP32_SUM, SAFETY_MARGIN, TILE_CHAIN, clip_factors  # noqa: E402
 from jsam.training.clipping.worker import Worker  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
 
@@ -128,31 +129,43 @@ def chained_norm(values: Tensor, chains: int) -> float:
     return float(sums.sqrt())
 
 
-def test_the_margin_on_cuda_covers_sums_made_to_lose_as_much_as_they_can() -> None:
-    """32 threads to 8192 squares, the longest; then a Linear layer's product of two such norms, alone in its part."""
-    values = adversarial(8192, 32)
-    short = 1 - chained_norm(values, 32) / float(values.double().norm())
-    assert short > 5e-6
-    assert 1 - safety_margin("cpu", 1) > (1 - short) * (1 + 1e-6)
-    assert 1 - safety_margin("cuda", 1) < (1 - short) ** 2
-    # And not much more than that.
-    assert safety_margin("cuda", 1) < 2.2 * short + 1e-6
+@pytest.mark.parametrize("chains", [8, 32])
+def test_the_margin_covers_sums_made_to_lose_as_much_as_they_can(chains: int) -> None:
+    """A CPU's vector of 8 or a warp to the longest sum; then a Linear layer's product of two such norms."""
+    values = adversarial(LONGEST_FP32_SUM, chains)
+    short = 1 - chained_norm(values, chains) / float(values.double().norm())
+    assert short > 3e-7
+    assert (1 - short) ** 2 > 1 - SAFETY_MARGIN
+    # And, in the longer chains, not much more than that.
+    assert chains > 8 or 2.2 * short + 2e-6 > SAFETY_MARGIN
 
 
-@pytest.mark.parametrize("parts", [1, 40, 400])
-def test_the_margin_on_cuda_covers_the_joining_of_parts_as_well(parts: int) -> None:
-    joined = adversarial(parts, 1)
-    short = 1 - chained_norm(joined, 1) / float(joined.double().norm())
-    rest = safety_margin("cuda", parts) - safety_margin("cuda", 0)
-    assert rest >= short
+@pytest.mark.parametrize("length", [512, 513, 8192, 100_000])
+def test_no_row_makes_a_norm_shorter_than_the_margin_allows(length: int) -> None:
+    """torch's own sums, contiguous or not, of rows made against chains of one lane and of 4 to 64."""
+    rows = torch.stack([adversarial(length, chains) for chains in (1, 4, 8, 16, 32, 64)])
+    exact = rows.double().norm(dim=1)
+    for given in (rows, rows.t().contiguous().t()):
+        short = 1 - row_norms(given).double() / exact
+        assert float(short.max()) < SAFETY_MARGIN / 2
 
 
-def test_the_cpu_keeps_its_margin() -> None:
-    """Runs on the CPU are to repeat to the bit across versions that do not mean to change them."""
-    assert safety_margin("cpu", 300) == SAFETY_MARGIN == 4e-7
+def test_a_convolution_made_to_lose_as_much_as_it_can_stays_within_its_norm() -> None:
+    """One output position, so that an example's gradient is its input times g: chosen against the sums of norms."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(512, 8, 4, bias=False), nn.Flatten())
+    inputs = torch.stack([adversarial(8192, chains) for chains in (1, 8, 16, 32, 256)]).view(-1, 512, 4, 4)
+    engine = ClippingEngine(model, clip_norm=1e-3, workers=1)
+    for i in range(len(inputs)):
+        weights = torch.zeros(len(inputs))
+        weights[i] = 1.0
+        found = engine.clipped_sum(inputs, torch.zeros(len(inputs), dtype=torch.int64), weights).gradient
+        assert float(found.double().norm()) <= 1e-3 * (1 + 1e-7)
+
+
+def test_factors_aim_below_the_clipping_norm_by_the_margin() -> None:
     norms = torch.rand(50, generator=torch.Generator().manual_seed(1)) * 3
-    assert torch.equal(clip_factors(norms, 0.7), (1 / norms * (0.7 * (1 - 4e-7))).clamp(max=1.0))
-    assert torch.equal(clip_factors(norms, 0.7, margin=0.5), (1 / norms * 0.35).clamp(max=1.0))
+    assert torch.equal(clip_factors(norms, 0.7), (1 / norms * (0.7 * (1 - SAFETY_MARGIN))).clamp(max=1.0))
 
 
 def test_no_tile_adds_longer_chains_than_the_margin_counts() -> None:
@@ -167,7 +180,7 @@ def test_no_tile_adds_longer_chains_than_the_margin_counts() -> None:
         threads = 32 * tile.warps
         entries = tile.outputs * tile.columns / threads
         assert entries <= 128
-        assert 1 + entries + math.log2(threads) <= LONGEST_CHAIN
+        assert 1 + entries + math.log2(threads) <= TILE_CHAIN
 
 
 @pytest.mark.parametrize("sort", [False, True])
@@ -182,24 +195,6 @@ def test_rows_are_added_up_the_same_in_either_way(sort: bool) -> None:
     assert torch.equal(total[7:], torch.ones(2, 5))
     if not sort:
         assert torch.equal(total, torch.ones(9, 5).index_add_(0, rows, values))
-
-
-def test_factors_take_the_margin_of_the_device_and_of_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def half(device: str, parts: int) -> float:
-        asked.append((device, parts))
-        return 0.5
-
-    monkeypatch.setattr("jsam.training.clipping.worker.safety_margin", half)
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(64, 10))
-    engine = ClippingEngine(model, clip_norm=1e-3, workers=1)
-    inputs, targets = torch.randn(2, 1, 6, 6), torch.tensor([1, 2])
-    alone = engine.clipped_sum(inputs, targets, torch.tensor([1.0, 0.0])).gradient
-    assert float(alone.norm()) == pytest.approx(0.5e-3, rel=1e-5)
-    # Convolution weight and bias, and one for the linear layer.
-    assert asked[-1] == ("cpu", 3)
 
 
 def test_a_small_card_takes_a_batch_in_pieces_that_count_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from jsam.training.clipping import ClientBatch, ClippingEngine, reference_clippe
 from jsam.training.clipping.convolution import ConvShape
 from jsam.training.clipping.layers.product import ProductRule
 from jsam.training.clipping.patches import prepare, unfolder
+from jsam.training.clipping.result import SAFETY_MARGIN
 from jsam.training.clipping.workspace import Workspace
 
 EXAMPLES = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
@@ -52,7 +53,9 @@ def compare(model: nn.Module, inputs: Tensor, classes: int, seed: int, tolerance
     engine = ClippingEngine(model, clip_norm=clip_norm)
     result = engine.clipped_sum(inputs, targets, torch.full((n,), 1.0 / n))
     assert engine.path == "fused", engine.reason
-    expected = reference_clipped_sum(model, [ClientBatch(inputs, targets)], clip_norm=clip_norm, per_round=1)
+    # The engine aims below C on purpose; here all the rest must agree.
+    aim = clip_norm * (1 - SAFETY_MARGIN)
+    expected = reference_clipped_sum(model, [ClientBatch(inputs, targets)], clip_norm=aim, per_round=1)
     scale = float(expected.double().norm())
     assert float((result.gradient.double() - expected.double()).norm()) <= tolerance * scale + 1e-9
 

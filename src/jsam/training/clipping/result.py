@@ -7,14 +7,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Norms are accurate to a few fp32 ulps (6e-8 each). Aiming this far below C keeps the realised norm under
-# C(1 + 1e-6) after every rounding, which is what the sensitivity of a release rests on.
-SAFETY_MARGIN = 4e-7
+# Sums of squares up to this length are fp32, longer ones fp64.
+LONGEST_FP32_SUM = 512
 
-# On CUDA sums of squares are plain fp32 chains, and their worst case is known and folded in (see `safety_margin`).
-_UNIT = 2.0**-24
-LONGEST_CHAIN = 262
-_ROOTS = 8
+# How far below C factors aim, so that no gradient passes C, not even one made to lose as much as fp32 sums can. Squares
+# are not negative: every rounding on a square's way into the sum takes at most u = 2⁻²⁴ of it, and the norm loses half
+# of what the sum loses. On that way are at most so many roundings:
+# - in a part, one that squares; then the terms are shared by torch's vectors of 8 floats on a CPU (64 additions in a
+#   lane, 8 among lanes) or by the 32 threads of a warp on a GPU. A Linear layer multiplies two such norms;
+# - or in a tile of the gradient kernel, one that squares, 128 additions in a thread, 7 among threads;
+# - a few roots and products, not halved. Parts are joined in fp64.
+SUM_CHAIN = 1 + LONGEST_FP32_SUM // 8 + 8
+TILE_CHAIN = 1 + 128 + 7
+_ROOTS = 16
+SAFETY_MARGIN = 2.0**-24 * (max(2 * SUM_CHAIN, TILE_CHAIN) / 2 + _ROOTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,25 +49,6 @@ class ClippedSum:
         return float(self.losses.mean())
 
 
-def safety_margin(device: str, parts: int) -> float:
-    """How far below C factors aim, where a norm is put together from so many parts.
-
-    On CUDA the margin covers any gradient, however made. Squares are not negative, so every rounding on a square's way
-    into the sum takes at most u = 2⁻²⁴ of it, and the norm loses half of what the sum loses. On that way are
-
-    - within a part, `LONGEST_CHAIN` roundings: one squares; the longest fp32 sums have 8192 terms, which no fewer than
-      the 32 threads of a warp share, so 256 additions within a thread and 5 among them. (A tile of the gradient kernel
-      has at most 128 a thread and 7 among threads.) Linear layers multiply two such norms: twice as many;
-    - one squaring and at most `parts` additions where the parts are joined;
-    - roots and products of norms, not halved: a few.
-    """
-    if device == "cpu":
-        return SAFETY_MARGIN
-    return SAFETY_MARGIN + _UNIT * ((2 * LONGEST_CHAIN + 1 + parts) / 2 + _ROOTS)
-
-
-def clip_factors(
-    norms: Tensor, clip_norm: float, *, margin: float = SAFETY_MARGIN, out: Tensor | None = None
-) -> Tensor:
-    """min(1, C / norm) for each example, rounded towards zero; 1 where the norm is 0."""
-    return torch.reciprocal(norms, out=out).mul_(clip_norm * (1.0 - margin)).clamp_(max=1.0)
+def clip_factors(norms: Tensor, clip_norm: float, *, out: Tensor | None = None) -> Tensor:
+    """min(1, C / norm) for each example, `SAFETY_MARGIN` below; 1 where the norm is 0."""
+    return torch.reciprocal(norms, out=out).mul_(clip_norm * (1.0 - SAFETY_MARGIN)).clamp_(max=1.0)

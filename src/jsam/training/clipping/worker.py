@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from jsam.training.clipping.layers import RULES, Call, LayerRule, RuleMaker
-from jsam.training.clipping.result import clip_factors, safety_margin
+from jsam.training.clipping.result import clip_factors
 from jsam.training.clipping.workspace import Workspace
 
 _BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 1 << 30}
@@ -41,15 +41,14 @@ class Worker:
         for (rule, found), part in zip(active, torch.split(parts, columns), strict=True):
             rule.open(found, part)
         norms, factors = torch.empty_like(weights), torch.empty_like(weights)
-        margin = safety_margin(weights.device.type, len(parts))
         block = _block_size(active, weights.device.type) or n
         for start in range(0, n, block):
             stop = min(start + block, n)
             for rule, _ in active:
                 rule.fill_norms(start, stop)
             block_norms, block_factors = norms[start:stop], factors[start:stop]
-            torch.linalg.vector_norm(parts[:, start:stop], dim=0, out=block_norms)
-            clip_factors(block_norms, clip_norm, margin=margin, out=block_factors).mul_(weights[start:stop])
+            block_norms.copy_(torch.linalg.vector_norm(parts[:, start:stop], dim=0, dtype=torch.float64))
+            clip_factors(block_norms, clip_norm, out=block_factors).mul_(weights[start:stop])
             for rule, _ in active:
                 rule.add(start, stop, block_factors)
         for rule, _ in active:

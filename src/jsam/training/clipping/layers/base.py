@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from jsam.training.clipping.result import LONGEST_FP32_SUM
 from jsam.training.clipping.workspace import Workspace
 
 
@@ -116,8 +117,8 @@ def add_weighted(total: Tensor, per_sample: Tensor, factors: Tensor) -> None:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """Euclidean norms over all but the first dimension, to a few ulps."""
-    flat = rows.flatten(1)
-    # fp32 sums lose about 1e-7 of their value in the thousands of terms and 1e-6 in the hundred thousands.
-    norms: Tensor = torch.linalg.vector_norm(flat, dim=1, dtype=None if flat.shape[1] <= 8192 else torch.float64)
+    """Euclidean norms over all but the first dimension, as accurate as `SAFETY_MARGIN` takes them to be."""
+    flat = rows.flatten(1).contiguous()  # else a whole row may be one chain, not eight
+    dtype = None if flat.shape[1] <= LONGEST_FP32_SUM else torch.float64
+    norms: Tensor = torch.linalg.vector_norm(flat, dim=1, dtype=dtype)
     return norms

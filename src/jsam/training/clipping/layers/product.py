@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, add_weighted, row_norms
+from jsam.training.clipping.result import LONGEST_FP32_SUM
 
 # How many multiply-adds one kept gradient entry is worth: it is written once and read twice.
 _ENTRY_COST = 16
-# Terms in a sum of squares that fp32 still adds up to within 2e-7.
-_LONGEST_ACCURATE_SUM = 8192
 _MOST_VIEWS = 8
 
 
@@ -144,7 +143,10 @@ class ProductRule(LayerRule):
                     torch.bmm(first, second, out=products)
                 else:
                     products.baddbmm_(first, second)
-        torch.linalg.vector_norm(kept.table, dim=3, out=self._norms[:, start:stop])
+        if kept.table.shape[3] <= LONGEST_FP32_SUM:
+            torch.linalg.vector_norm(kept.table, dim=3, out=self._norms[:, start:stop])
+        else:
+            self._norms[:, start:stop] = torch.linalg.vector_norm(kept.table, dim=3, dtype=torch.float64)
 
     def add(self, start: int, stop: int, factors: Tensor) -> None:
         if self.trains("weight") and not self._gram:
@@ -161,10 +163,10 @@ class ProductRule(LayerRule):
 
     @property
     def _norm_columns(self) -> int:
-        """Pieces in which a step's norms are taken: few, yet short enough for an accurate sum in fp32."""
+        """Pieces in which a step's norms are taken: few, yet short enough for fp32; 1 if no division is even."""
         size = self.rows * self.width
-        pieces = (k for k in range(1, self.rows) if self.rows % k == 0 and size // k <= _LONGEST_ACCURATE_SUM)
-        return next(pieces, self.rows)
+        fewest = -(-size // LONGEST_FP32_SUM)
+        return next((k for k in range(fewest, 4 * fewest) if size % k == 0), 1)
 
     def _weight_sum(self, like: Tensor) -> Tensor:
         return self._sum("weight", self.steps * self.rows * self.width, like).view(self.steps, -1)
