@@ -86,3 +86,10 @@ def test_q_is_the_middle_of_those_that_fit_both_points(places: Places) -> None:
     (places.planner / "selected-clients.json").write_text(json.dumps({"noise_weight_for_both": None}))
     assert chosen(places)["noise_weight"] == 8.0
     assert before == 9.0
+
+
+def test_cells_that_few_were_run_in_are_not_asked_of_all(places: Places) -> None:
+    """On CIFAR-10 s = 0 was looked at near the choice only; elsewhere s = 100 decides."""
+    store(places, "tuning-cifar10", lambda c: learns(0.1, 0.05)(c) if c.similarity == 100 or c.c2 == 0.005 else None)
+    found = chosen(places)["lemma1"]
+    assert (found["c2"], found["cifar10"]["learning_rate"]) == (0.1, 0.05)

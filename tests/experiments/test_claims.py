@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jsam.experiments.claims import FAILS, HOLDS, NOISE, NOT_RUN, Claim, all_claims, judged
+from jsam.experiments.claims import FAILS, HOLDS, NOISE, NOT_RUN, SO_FAR, Claim, all_claims, judged
 from jsam.experiments.config import RunConfig
 from jsam.experiments.places import Places
 from jsam.experiments.results import Difference, Results
@@ -37,7 +37,7 @@ def test_nothing_stored_means_not_run(places: Places) -> None:
 def test_panels_with_a_known_order(places: Places) -> None:
     store(places, "panels-mnist", ranked)
     assert claim(places, "MNIST: JSAM gains up to 15 points").verdict == HOLDS
-    assert claim(places, "MNIST: JSAM is above every baseline").verdict == HOLDS
+    assert claim(places, "MNIST: JSAM is above the best baseline").verdict == HOLDS
     assert claim(places, "MNIST: JSAM is up to 8 points above").verdict == HOLDS
     assert claim(places, "MNIST: fsbm-50 is up to 12").verdict == FAILS
     assert claim(places, "MNIST: BBM stays below").verdict == HOLDS
@@ -45,13 +45,13 @@ def test_panels_with_a_known_order(places: Places) -> None:
     gain = claim(places, "MNIST: JSAM gains at least 8 points")
     assert gain.verdict == HOLDS
     assert "mean +20.0" in gain.numbers
-    assert "12 settings, 3 seeds" in gain.numbers
+    assert "above 0 in 12 of 12 settings, 3 seeds" in gain.numbers
     assert claim(places, "CIFAR-10: JSAM gains at least 8 points").verdict == NOT_RUN
 
 
 def test_the_other_way_round_does_not_hold(places: Places) -> None:
     store(places, "panels-mnist", lambda c: 1 - ranked(c))
-    assert claim(places, "MNIST: JSAM is above every baseline").verdict == FAILS
+    assert claim(places, "MNIST: JSAM is above the best baseline").verdict == FAILS
     assert claim(places, "MNIST: JSAM gains at least 8 points").verdict == FAILS
 
 
@@ -66,7 +66,7 @@ def test_table_values_are_held_against_the_papers(places: Places) -> None:
     store(places, "table-mnist", lambda c: paper[c.similarity] if c.seed == 0 else None)
     verdicts = {s: claim(places, f"MNIST, s = {s:g}: JSAM's table").verdict for s in paper}
     assert verdicts == {100.0: HOLDS, 70.0: HOLDS, 30.0: FAILS, 0.0: HOLDS}
-    assert claim(places, "MNIST: at large cost JSAM and USBM are alike").verdict == HOLDS
+    assert claim(places, "MNIST: at large cost JSAM and USBM are alike").verdict == HOLDS + SO_FAR  # one seed of three
 
 
 def test_a_bound_that_orders_the_runs_has_rank_correlation_minus_one(places: Places) -> None:
@@ -85,7 +85,7 @@ def test_the_straggler(places: Places) -> None:
 
 def test_two_standard_errors_are_noise() -> None:
     def difference(mean: float, error: float) -> Difference:
-        return Difference(mean=mean, error=error, largest=mean, seeds=3, settings=1)
+        return Difference(mean=mean, error=error, largest=mean, seeds=3, settings=1, ahead=1)
 
     assert judged(difference(1.0, 0.4)) == HOLDS
     assert judged(difference(1.0, 0.6)) == NOISE

@@ -77,7 +77,10 @@ class Candidate:
 
 
 def best_steps(runs: Sequence[tuple[RunConfig, float]]) -> dict[tuple[str, float], Candidate]:
-    """The best learning rate for each data set and c₂, of those whose cells were all run."""
+    """The best learning rate for each data set and c₂, of those that were run wherever most others were.
+
+    Some were run in more cells besides; those count where they are.
+    """
     cells: dict[tuple[str, float, Step], dict[tuple[float, float], float]] = {}
     for config, accuracy in runs:
         place = (
@@ -86,14 +89,19 @@ def best_steps(runs: Sequence[tuple[RunConfig, float]]) -> dict[tuple[str, float
             (config.learning_rate, config.learning_rate_schedule, config.momentum),
         )
         cells.setdefault(place, {})[config.similarity, config.cost] = 100 * accuracy
-    fullest = {name: max(len(cells[place]) for place in cells if place[0] == name) for name, *_ in cells}
+    usual = {name: _usual([found for place, found in cells.items() if place[0] == name]) for name, *_ in cells}
     best: dict[tuple[str, float], Candidate] = {}
     for (dataset, c2, step), accuracies in sorted(cells.items()):
         candidate = Candidate(dataset=dataset, c2=c2, step=step, accuracies=accuracies)
         rival = best.get((dataset, c2))
-        if len(accuracies) == fullest[dataset] and (rival is None or candidate.rank > rival.rank):
+        if usual[dataset] <= accuracies.keys() and (rival is None or candidate.rank > rival.rank):
             best[dataset, c2] = candidate
     return best
+
+
+def _usual(found: Sequence[Mapping[tuple[float, float], float]]) -> set[tuple[float, float]]:
+    """Cells that at least half of them have."""
+    return {cell for one in found for cell in one if 2 * sum(cell in other for other in found) >= len(found)}
 
 
 def best_c2(best: Mapping[tuple[str, float], Candidate]) -> float | None:

@@ -30,9 +30,13 @@ class Difference:
     largest: float
     seeds: int
     settings: int
+    ahead: int
+    """Settings in which the mean over seeds is above 0."""
+    complete: bool = True
+    """Whether no pair of runs that is wanted is lacking."""
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[int, str, float]]) -> Difference | None:
+    def of(cls, pairs: Sequence[tuple[int, str, float]], *, complete: bool = True) -> Difference | None:
         """From (seed, setting, difference); None if there is nothing to compare."""
         if not pairs:
             return None
@@ -45,12 +49,15 @@ class Difference:
             largest=max(by_setting.values()),
             seeds=len(by_seed),
             settings=len(by_setting),
+            ahead=sum(value > 0 for value in by_setting.values()),
+            complete=complete,
         )
 
     def __str__(self) -> str:
         spread = "" if math.isinf(self.error) else f" ± {self.error:.1f}"
         seeds = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
-        return f"mean {self.mean:+.1f}{spread} points, largest {self.largest:+.1f} ({self.settings} settings, {seeds})"
+        where = f"above 0 in {self.ahead} of {self.settings} settings, {seeds}"
+        return f"mean {self.mean:+.1f}{spread} points, largest {self.largest:+.1f} ({where})"
 
 
 def _error(values: Collection[float]) -> float:
@@ -117,12 +124,13 @@ class Results:
             c = cell.config
             if (costs is None or c.cost in costs) and (similarities is None or c.similarity in similarities):
                 by_setting.setdefault(f"s = {c.similarity:g}, cost {c.cost:g}", {})[c.mechanism] = cell
-        pairs = []
+        pairs, wanted = [], 0
         for setting, row in by_setting.items():
             if one not in row or any(other not in row for other in others):
                 continue
+            wanted += row[one].wanted
             for seed, accuracy in row[one].accuracies.items():
                 rivals = [row[other].accuracies.get(seed) for other in others]
                 if all(rival is not None for rival in rivals):
                     pairs.append((seed, setting, accuracy - max(rival for rival in rivals if rival is not None)))
-        return Difference.of(pairs)
+        return Difference.of(pairs, complete=len(pairs) >= wanted)
