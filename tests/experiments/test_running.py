@@ -20,9 +20,11 @@ from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
 from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
+from jsam.experiments.results import Results
 from jsam.experiments.running import missing, run_specs, settings_of, spent_epsilon_max
 from jsam.experiments.spec import Spec, load_specs
 from jsam.experiments.store import append, merge, read_folder, read_records
+from jsam.experiments.sweeps import add_sweep, read_sweeps
 from jsam.experiments.tabulate import COLUMNS, table_rows
 from jsam.experiments.tasks import task_of
 from jsam.training.preparation import Preparation
@@ -207,3 +209,15 @@ print(sorted(known & {name.partition(".")[0] for name in sys.modules}))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_each_sweep_leaves_its_time_and_merging_adds_them_up(places: Places, tmp_path: Path) -> None:
+    first = make(places, only=["*seed0"])
+    (sweep,) = read_sweeps(places.output)
+    assert (sweep.runs, sweep.device) == (first.made, "CPU fp32")
+    assert 0 < sweep.seconds <= first.seconds + 0.1
+    other = tmp_path / "other"
+    add_sweep(other, sweep.experiment, runs=2, seconds=7.0, device="some card tf32")
+    merge(other, places.output)
+    merge(other, places.output)
+    assert Results(places).device_time(sweep.experiment) == (pytest.approx(sweep.seconds + 7.0), first.made + 2)

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from jsam.experiments import published
-from jsam.experiments.claims import NAMES, Claim, all_claims
+from jsam.experiments.claims import GAIN_COSTS, NAMES, Claim, all_claims
 from jsam.experiments.pictures import Picture, pictures_of
 from jsam.experiments.places import Places
 from jsam.experiments.results import Results
@@ -19,6 +19,8 @@ from jsam.report import page
 from jsam.report.files import write_atomically
 
 LEVELS = {"mnist": (80.0, 90.0, 95.0), "cifar10": (40.0, 50.0, 60.0)}
+SUMMARY = ("data set", "s", "JSAM at cost 590", "in the paper", "JSAM − USBM at costs 1 to 3")
+STOCK = ("experiment", "runs", "device time")
 REACHED = ("data set", "s", "accuracy", *published.MECHANISMS)
 
 
@@ -34,9 +36,9 @@ def render_all(places: Places, ids: Sequence[str] = ()) -> list[Path]:
         if not ids or any(fnmatch(picture.name, name) for name in ids)
     }
     files[places.output / "index.html"] = _page(results, pictures, claims).encode()
-    document = places.home / "docs" / "reproduction.md"
-    if document.exists() and places.output == places.results:
-        files[document] = _documentation(document.read_text(encoding="utf-8"), results, claims).encode()
+    for document in (places.home / "docs" / "reproduction.md", places.home / "README.md"):
+        if document.exists() and places.output == places.results:
+            files[document] = _documentation(document.read_text(encoding="utf-8"), results, claims).encode()
     for path, content in files.items():
         write_atomically(path, content)
     return list(files)
@@ -81,7 +83,7 @@ def _page(results: Results, pictures: Sequence[Picture], claims: Sequence[Claim]
     sections.append(
         page.section("Least cost for an accuracy, exact accounting", page.table(REACHED, _reached(results)))
     )
-    sections.append(page.section("What is stored", page.table(("experiment", "runs", "seconds"), _stock(results))))
+    sections.append(page.section("What is stored", page.table(STOCK, _stock(results))))
     sections.append(
         page.section("Values that the paper does not give", page.table(("name", "value"), _chosen(results)))
     )
@@ -98,7 +100,31 @@ def _stock(results: Results) -> list[tuple[str, Sequence[str]]]:
     for spec in results.specs.values():
         if spec.kind != "planner":
             there, wanted = results.stored(spec.id)
-            rows.append(("", (spec.id, f"{there} of {wanted}", f"{results.seconds(spec.id):.0f}")))
+            seconds, made = results.device_time(spec.id)
+            busy = f"{seconds:.0f} s for {made} runs" if made else "–"
+            rows.append(("", (spec.id, f"{there} of {wanted}", busy)))
+    return rows
+
+
+def _summary(results: Results) -> list[list[str]]:
+    """JSAM's rows of both tables, and its gain over USBM at low cost."""
+    rows = []
+    for dataset, name in NAMES.items():
+        for cell in results.cells(f"table-{dataset}"):
+            c, ours, paper = cell.config, cell.accuracy_mean, cell.paper_accuracy
+            if c.mechanism == "jsam":
+                gain = results.difference(
+                    f"panels-{dataset}", "jsam", ["usbm"], costs=GAIN_COSTS, similarities=[c.similarity]
+                )
+                rows.append(
+                    [
+                        name,
+                        f"{c.similarity:g}",
+                        "–" if ours is None else f"{ours:.2f}",
+                        "–" if paper is None else f"{paper:.2f}",
+                        "–" if gain is None else f"{gain.mean:+.1f}",
+                    ]
+                )
     return rows
 
 
@@ -119,7 +145,8 @@ def _documentation(text: str, results: Results, claims: Sequence[Claim]) -> str:
             [(c.source, c.statement, c.verdict, c.numbers) for c in claims],
         ),
         "reached": _markdown(REACHED, [cells for _, cells in _reached(results)]),
-        "stock": _markdown(("experiment", "runs", "seconds"), [cells for _, cells in _stock(results)]),
+        "stock": _markdown(STOCK, [cells for _, cells in _stock(results)]),
+        "summary": _markdown(SUMMARY, _summary(results)),
         "chosen": _markdown(("name", "value"), [cells for _, cells in _chosen(results)]),
         **{f"table-{dataset}": _markdown(READABLE, rows_of(results, f"table-{dataset}")) for dataset in NAMES},
     }

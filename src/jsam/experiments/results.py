@@ -14,6 +14,7 @@ from jsam.experiments.economics import read_planner
 from jsam.experiments.places import Places
 from jsam.experiments.spec import Spec, load_specs
 from jsam.experiments.store import Record, read_folder
+from jsam.experiments.sweeps import Sweep, read_sweeps
 from jsam.experiments.tabulate import Cell, cells
 
 
@@ -100,9 +101,14 @@ class Results:
     def planner(self, spec_id: str) -> dict[str, Any] | None:
         return read_planner(spec_id, self.places)
 
-    def seconds(self, spec_id: str) -> float:
-        """The time that the stored runs of an experiment took, added up."""
-        return sum(record.result.get("seconds") or 0.0 for cell in self.cells(spec_id) for record in cell.records)
+    def device_time(self, spec_id: str) -> tuple[float, int]:
+        """Seconds for which a device was busy with an experiment, and the runs it made in them."""
+        found = [sweep for sweep in self._sweeps if sweep.experiment == spec_id]
+        return sum(sweep.seconds for sweep in found), sum(sweep.runs for sweep in found)
+
+    @cached_property
+    def _sweeps(self) -> list[Sweep]:
+        return sorted({*read_sweeps(self.places.output), *read_sweeps(self.places.results)})
 
     def stored(self, spec_id: str) -> tuple[int, int]:
         """Runs there, runs wanted."""

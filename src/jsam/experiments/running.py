@@ -18,8 +18,10 @@ from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec
 from jsam.experiments.store import Record, append, read_folder, read_records, write_sorted
+from jsam.experiments.sweeps import add_sweep
 from jsam.experiments.tasks import task_of
 from jsam.privacy import Adjacency, epsilon_of
+from jsam.training.environment import accelerator, device_named
 from jsam.training.preparation import Preparation
 from jsam.training.settings import TrainingSettings
 from jsam.training.trials import Trial, TrialResult, run_trials
@@ -69,7 +71,7 @@ def run_specs(
                 run_planner(spec, places)
             continue
         wanted = missing(spec.runs(chosen), places, only)
-        done = 0
+        done, start = 0, time.perf_counter()
         path = places.output / f"{spec.id}.jsonl"
         while done < len(wanted) and time.perf_counter() - began < limit_seconds:
             batch = wanted[done : done + at_once]
@@ -86,9 +88,21 @@ def run_specs(
                 if time.perf_counter() - began > limit_seconds:
                     break
         left += len(wanted) - done
+        if done:
+            add_sweep(
+                places.output,
+                spec.id,
+                runs=done,
+                seconds=time.perf_counter() - start,
+                device=f"{_card(device)} {precision}",
+            )
         if path.exists():
             write_sorted(path, read_records(path))
     return Outcome(made=made, left=left, seconds=time.perf_counter() - began)
+
+
+def _card(device: str) -> str:
+    return accelerator(device_named(device)).get("card", "CPU")
 
 
 def settings_of(config: RunConfig, device: str, precision: str = "fp32") -> TrainingSettings:

@@ -11,6 +11,7 @@ from typing import Any
 
 from jsam.errors import InputError
 from jsam.experiments.config import RunConfig
+from jsam.experiments.sweeps import merge_sweeps
 from jsam.report.files import write_atomically
 
 
@@ -107,4 +108,5 @@ def merge(source: Path, target: Path) -> tuple[int, int]:
             new += 1
         if records:
             write_sorted(place, records)
+    merge_sweeps(source, target)
     return new, same

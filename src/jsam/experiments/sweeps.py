@@ -1,0 +1,67 @@
+"""How long the device was busy with an experiment: a line for each time that it was run or gone on with.
+
+The seconds that runs store overlap where runs go side by side; these do not.
+"""
+
+from __future__ import annotations
+
+import csv
+import time
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+from jsam.errors import InputError
+from jsam.report.files import write_atomically
+
+FILE = "sweeps.csv"
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Sweep:
+    """`runs` of an experiment were made in `seconds`, from the loading of data to the last result."""
+
+    started: str
+    experiment: str
+    runs: int
+    seconds: float
+    device: str
+
+
+def read_sweeps(folder: Path) -> list[Sweep]:
+    """In the order of time; none where nothing was run."""
+    path = folder / FILE
+    if not path.exists():
+        return []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return sorted(
+                Sweep(
+                    started=row["started"],
+                    experiment=row["experiment"],
+                    runs=int(row["runs"]),
+                    seconds=float(row["seconds"]),
+                    device=row["device"],
+                )
+                for row in csv.DictReader(file)
+            )
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is not a list of sweeps: {error}") from error
+
+
+def add_sweep(folder: Path, experiment: str, *, runs: int, seconds: float, device: str) -> None:
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
+    sweep = Sweep(started=started, experiment=experiment, runs=runs, seconds=round(seconds, 1), device=device)
+    _write(folder, [*read_sweeps(folder), sweep])
+
+
+def merge_sweeps(source: Path, target: Path) -> None:
+    found = {*read_sweeps(source), *read_sweeps(target)}
+    if found:
+        _write(target, list(found))
+
+
+def _write(folder: Path, sweeps: list[Sweep]) -> None:
+    lines = [",".join(field.name for field in fields(Sweep))]
+    lines += [",".join(map(str, astuple(sweep))) for sweep in sorted(sweeps)]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / FILE, "".join(f"{line}\n" for line in lines).encode())
