@@ -16,6 +16,9 @@ from pathlib import Path
 
 from jsam.errors import JsamError
 
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""How a terminal, a supervisor and a closed terminal ask a program to end."""
+
 _PR_SET_PDEATHSIG = 1
 _GRACE = 6.0
 
@@ -59,12 +62,13 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put off Ctrl-C and a request to end until the block is over: in between nobody would know of a new process."""
+    """Put off Ctrl-C and the like until the block is over: in between nobody would know of a new process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    # What is ignored (nohup) stays so.
+    numbers = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}
     try:
         yield
@@ -92,7 +96,7 @@ class Child:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - no threads yet
+                preexec_fn=_dying_with(os.getpid()) if sys.platform == "linux" else None,  # noqa: PLW1509 - no threads
             )
         self.group = self.process.pid
 
@@ -180,7 +184,13 @@ def _until_gone(children: Sequence[Child], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _die_with_parent() -> None:
-    """Linux: a parent that is killed takes its children along."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _dying_with(parent: int) -> Callable[[], None]:
+    """Linux: a parent that is killed takes its children along, even if it was killed before they could ask for it."""
+
+    def prepare() -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return prepare

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from jsam.errors import JsamError
-from jsam.flower.agreement import Agreement, agree, elicit
+from jsam.flower.agreement import Agreement, agree
 from jsam.flower.books import books_of
+from jsam.flower.elicitation import elicit
 from jsam.flower.exchange import Exchange
 from jsam.flower.parameters import digest, flattened, initial_model, put_into
 from jsam.flower.published import Conduct, Published

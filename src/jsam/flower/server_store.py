@@ -30,7 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jsam.errors import InputError, JsamError
-from jsam.flower.agreement import Agreement, Report
+from jsam.flower.agreement import Agreement
+from jsam.flower.elicitation import Report
 from jsam.flower.published import Published
 from jsam.flower.terms import Terms
 from jsam.privacy import Ledger, Schedule
@@ -210,6 +211,10 @@ class ServerStore:
     def drop_replies(self) -> None:
         """They are in the model now."""
         shutil.rmtree(self.path / "replies", ignore_errors=True)
+
+    def books(self) -> dict[str, Any]:
+        """Empty before anything was agreed on."""
+        return self._read("books.json") if (self.path / "books.json").exists() else {}
 
     def save_books(self, books: Mapping[str, Any]) -> None:
         write_json(self.path / "books.json", books)
