@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -73,7 +72,7 @@ def deploy_local(
     """
     _require_flower()
     from jsam.flower.local_campaign import run_local
-    from jsam.flower.processes import ENDING
+    from jsam.flower.processes import interruptible
     from jsam.flower.published import Published
 
     if format is Format.CSV:
@@ -103,13 +102,9 @@ def deploy_local(
         delta=delta,
         seed=economy.seed,
     )
-    # A terminated command must take its processes along, just as an interrupted one does.
-    for number in ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
     began = time.monotonic()
     try:
-        with _Screen(rounds) as screen:
+        with interruptible(), _Screen(rounds) as screen:
             result = run_local(
                 folder, published, clients=clients, dataset=dataset, tls=tls, limit=limit, progress=screen
             )
@@ -131,10 +126,6 @@ def _require_flower() -> None:
 
     if find_spec("flwr") is None:
         raise InputError("deploy-local needs Flower, which is not installed: pip install 'jsam[flower]'")
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _fresh(output: Path) -> Path:

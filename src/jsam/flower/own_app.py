@@ -109,6 +109,8 @@ def serve(app: str, folder: Path, parent: int) -> None:
     with _removed(folder), socket.socket(socket.AF_UNIX) as line:
         line.bind(str(line_in(folder)))
         line.listen(16)
+        if os.getppid() != parent:
+            return
         importlib.import_module("flwr.supernode.cli")
         importlib.import_module("jsam.flower.parameters")
         app_named(app)

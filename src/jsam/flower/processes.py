@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 from jsam.errors import JsamError
 
-ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""How a terminal, a supervisor and a closed terminal ask a program to end."""
-
+# Ctrl-C, a supervisor, a terminal that is closed.
+_ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _PR_SET_PDEATHSIG = 1
 _GRACE = 6.0
 
@@ -67,16 +67,35 @@ def uninterrupted() -> Iterator[None]:
         yield
         return
     came: list[int] = []
+    try:
+        with _handling(lambda number, _: came.append(number)):
+            yield
+    finally:
+        if came:
+            signal.raise_signal(came[0])
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Whoever asks this process to end interrupts it as Ctrl-C does, so that what it started ends with it."""
+    with _handling(_interrupt):
+        yield
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     # What is ignored (nohup) stays so.
-    numbers = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}
+    numbers = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 class Child:
