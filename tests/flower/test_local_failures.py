@@ -170,10 +170,10 @@ def test_a_command_of_flower_that_hangs_is_ended_and_told_in_one_line(
     try:
         with pytest.raises(ProcessError, match=r"flwr list did not answer within 0\.2 s") as caught:
             federation.status("7")
+        assert not started[0].left
     finally:
         federation.stop()
     assert "\n" not in str(caught.value)
-    assert not started[0].left
 
 
 def test_a_question_that_fails_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

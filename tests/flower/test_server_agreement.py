@@ -127,14 +127,16 @@ def test_a_client_that_cannot_report_yet_is_asked_again(tmp_path: Path) -> None:
     assert load_contract(tmp_path / "server" / "contract.json").ids == ("client-0", "client-1")
 
 
-def test_a_node_that_always_fails_is_asked_a_bounded_number_of_times_and_then_silent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fate", ["lost", "error"])
+def test_a_node_that_always_fails_is_asked_a_bounded_number_of_times_and_then_silent(fate: str, tmp_path: Path) -> None:
     federation = Federation.make(tmp_path, [0.2, 0.4])
     failing = _node(federation, 1)
-    federation.grid.fault = lambda m: "error" if m.metadata.dst_node_id == failing else None
-    federation.run(published(), elicit_seconds=1000.0)
+    federation.grid.fault = lambda m: fate if m.metadata.dst_node_id == failing else None
+    federation.run(published(), elicit_seconds=300.0)
     assert len(_questions(federation, failing)) == MOST_QUESTIONS
     assert load_contract(tmp_path / "server" / "contract.json").ids == ("client-0",)
-    assert federation.grid.clock < 500, "nobody waits for one who is silent"
+    # One that said five times that it fails is waited for no longer; a message without a word may still be answered.
+    assert (federation.grid.clock < 150) == (fate == "error")
 
 
 def test_a_client_that_refuses_to_report_is_not_pressed(tmp_path: Path) -> None:
