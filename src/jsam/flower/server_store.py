@@ -152,7 +152,12 @@ class ServerStore:
             "jsam_run": RUN_FORMAT,
             "settings": published.training.as_dict(),
             "task": None,
-            "data": {"model": published.model, "num_samples": sum(agreement.preparation.sizes)},
+            "data": {
+                "dataset": f"model {published.model}",
+                "partition": "each client's own records",
+                "num_clients": agreement.contract.num_clients,
+                "num_samples": sum(agreement.preparation.sizes),
+            },
             "environment": {**versions(), "threads": 1, "machine": platform.machine()},
         }
         write_json(self.run.config, config)
