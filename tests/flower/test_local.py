@@ -41,7 +41,17 @@ def _processes_about(folder: Path) -> list[str]:
 
 def _deploy(folder: Path, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "jsam.cli", "deploy-local", "--output", str(folder), "--format", "json", *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    temporary = folder.with_name("temporary")
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def _nothing_left(folder: Path) -> bool:
+    """No process, no socket, no temporary file."""
+    assert _processes_about(folder) == []
+    assert [path.name for path in folder.with_name("temporary").iterdir() if path.name.startswith("jsam-")] == []
+    return True
 
 
 @LINUX
@@ -49,10 +59,11 @@ def _deploy(folder: Path, *options: str) -> subprocess.Popen[str]:
 def test_three_nodes_and_two_rounds_end_to_end_over_tls(tmp_path: Path) -> None:
     """Every client's own ledger agrees with the server's, the run's own status says completed, no process is left."""
     folder = tmp_path / "deployment"
+    began = time.monotonic()
     with _deploy(folder, "--clients", "3", "--rounds", "2", "--tls") as process:
         output, errors = process.communicate(timeout=300)
+    sys.stdout.write(f"three nodes and two rounds over TLS: {time.monotonic() - began:.1f} s\n")
     assert process.returncode == 0, errors
-    assert _processes_about(folder) == []
     result = json.loads(output)
     assert result["status"] == "finished:completed"
     assert [client["id"] for client in result["clients"]] == ["client-0", "client-1", "client-2"]
@@ -62,22 +73,32 @@ def test_three_nodes_and_two_rounds_end_to_end_over_tls(tmp_path: Path) -> None:
         assert client == {name: account[name] for name in client}
     assert sum(client["participations"] for client in result["clients"]) == 2 * 3
     assert len(read_ledger(folder / "server" / "ledger.jsonl")) == sum(c["releases"] for c in result["clients"])
+    assert _nothing_left(folder)
 
 
 @LINUX
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_takes_all_its_processes_along(number: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        (signal.SIGINT, "training begins"),
+        (signal.SIGTERM, "SuperNodes are starting"),
+        (signal.SIGHUP, "SuperLink is up"),
+    ],
+)
+def test_interrupted_it_takes_all_its_processes_along(number: int, moment: str, tmp_path: Path) -> None:
     folder = tmp_path / "deployment"
     with _deploy(folder, "--clients", "2", "--rounds", "50") as process:
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
-        assert any("SuperNodes are starting" in line for line in lines)
+        assert any(moment in line for line in lines)
         assert _processes_about(folder)
         process.send_signal(number)
+        rest = process.stderr.read()
         process.wait(timeout=60)
     assert process.returncode == 130
-    assert _processes_about(folder) == []
+    assert "what a client has spent" in rest
+    assert _nothing_left(folder)
 
 
 @LINUX

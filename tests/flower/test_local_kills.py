@@ -13,7 +13,7 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from tests.soak.federation_kills import soak
+from tests.soak.federation_kills import COUNTED, soak, violations
 
 
 @pytest.mark.slow
@@ -21,5 +21,15 @@ from tests.soak.federation_kills import soak
 def test_three_killed_clients_and_a_killed_server_overspend_nothing_and_the_run_ends(tmp_path: Path) -> None:
     """By the clients' ledgers and by the server's; no reply that may have left is ever followed by another one."""
     result = soak(3, tmp_path, seed=5, server_kills=1, rounds=3)
-    assert result["kills_of_clients"] == 3
+    assert violations(result) == {}
+    assert result["kills_by_kind"] == {"node": 1, "node while answering": 1, "answering process": 1}
     assert result["kills_of_the_server"] == 1
+    assert result["accounts_settled"] == result["clients"] * result["campaigns"]
+    assert result["replies_that_may_have_left"] == result["releases"] > 0
+    assert result["replies_compared"] > 0
+
+
+def test_whatever_is_counted_is_a_violation() -> None:
+    """The verdict above is empty only where every count is 0."""
+    for name in COUNTED:
+        assert violations({**dict.fromkeys(COUNTED, 0), name: 1}) == {name: 1}

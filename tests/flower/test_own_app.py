@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,17 @@ def test_other_kinds_of_tasks_are_not_run(name: str, tmp_path: Path) -> None:
     result = subprocess.run([name, "--token", "t"], env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert "not run on this machine" in result.stderr
+
+
+def test_what_serves_a_supernode_ends_with_it_even_if_that_was_gone_first(tmp_path: Path) -> None:
+    """Its parent is said to be a process that has ended: it must not take whoever adopted it for its parent."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    command = [sys.executable, "-P", "-m", "jsam.flower.own_app", "--serve", own_app.OWN_APP, str(folder)]
+    assert subprocess.run([*command, str(gone.pid)], check=False, timeout=60).returncode == 0
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("option", ["--node-config", "--node-config=a=1", "--isolation", "--isolation=process"])

@@ -16,7 +16,7 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
-from jsam.flower.agreement import NobodyLeftError
+from jsam.flower.elicitation import MOST_QUESTIONS, NobodyLeftError
 from jsam.flower.identity import Certificates
 from jsam.flower.server_campaign import CampaignStoppedError
 from jsam.flower.server_store import ServerStore
@@ -90,6 +90,62 @@ def test_silent_clients_are_not_in_the_market(tmp_path: Path) -> None:
     federation.grid.fault = lambda m: "lost" if m.metadata.dst_node_id == silent else None
     federation.run(published())
     assert load_contract(tmp_path / "server" / "contract.json").ids == ("client-0", "client-2")
+
+
+def _questions(federation: Federation, node: int) -> list[Message]:
+    kind = "query.elicit"
+    return [m for m in federation.grid.log if m.metadata.dst_node_id == node and m.metadata.message_type == kind]
+
+
+@pytest.mark.parametrize("fate", ["lost", "reply lost", "error"])
+def test_a_question_without_an_answer_is_asked_again_in_the_same_words(fate: str, tmp_path: Path) -> None:
+    """The first question to client 1 comes to nothing; it is in the market all the same, once."""
+    federation = Federation.make(tmp_path, [0.2, 0.4, 0.6])
+    hit = _node(federation, 1)
+    federation.grid.fault = lambda m: fate if m in _questions(federation, hit)[:1] else None
+    federation.run(published())
+    assert load_contract(tmp_path / "server" / "contract.json").ids == ("client-0", "client-1", "client-2")
+    asked = [message.content.config_records["published"] for message in _questions(federation, hit)]
+    assert len(asked) == 2
+    assert asked[0] == asked[1]
+    assert len(_questions(federation, _node(federation, 0))) == 1
+
+
+def test_a_client_that_cannot_report_yet_is_asked_again(tmp_path: Path) -> None:
+    """Its data are not there at first: that is its own trouble, and it may pass."""
+    federation = Federation.make(tmp_path, [0.2, 0.4])
+    data = federation.files[1].with_name("data.npz")
+    data.rename(data.with_name("away"))
+
+    def fault(message: Message) -> str | None:
+        if len(_questions(federation, _node(federation, 1))) == 2 and not data.exists():
+            data.with_name("away").rename(data)
+        return None
+
+    federation.grid.fault = fault
+    federation.run(published())
+    assert load_contract(tmp_path / "server" / "contract.json").ids == ("client-0", "client-1")
+
+
+@pytest.mark.parametrize("fate", ["lost", "error"])
+def test_a_node_that_always_fails_is_asked_a_bounded_number_of_times_and_then_silent(fate: str, tmp_path: Path) -> None:
+    federation = Federation.make(tmp_path, [0.2, 0.4])
+    failing = _node(federation, 1)
+    federation.grid.fault = lambda m: fate if m.metadata.dst_node_id == failing else None
+    federation.run(published(), elicit_seconds=300.0)
+    assert len(_questions(federation, failing)) == MOST_QUESTIONS
+    assert load_contract(tmp_path / "server" / "contract.json").ids == ("client-0",)
+    # One that said five times that it fails is waited for no longer; a message without a word may still be answered.
+    assert (federation.grid.clock < 150) == (fate == "error")
+
+
+def test_a_client_that_refuses_to_report_is_not_pressed(tmp_path: Path) -> None:
+    """Other rules under the same name: it says no once, and is not in the market."""
+    federation = Federation.make(tmp_path, [0.2, 0.4])
+    federation.ledger(1).hear(published(loss_weight=70.0).to_json())
+    federation.run(published())
+    assert len(_questions(federation, _node(federation, 1))) == 1
+    assert load_contract(tmp_path / "server" / "contract.json").ids == ("client-0",)
 
 
 def test_silence_on_an_offer_is_a_decline(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections import Counter
 from contextlib import nullcontext
@@ -19,6 +20,7 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
+from jsam.cli import main
 from jsam.errors import JsamError
 from jsam.flower import server_store
 from jsam.flower.agreement import withdraw
@@ -227,3 +229,17 @@ def test_a_second_server_leaves_the_first_ones_store_alone(tmp_path: Path, monke
     with store.writing(), pytest.raises(JsamError, match="another process"):
         federation.run(published())
     assert store.outcome.read_bytes() == before
+
+
+@pytest.mark.parametrize("dataset", ["digits", ""])
+def test_the_servers_store_is_a_run_that_can_be_reported(
+    dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`jsam report` checks its ledger and writes its page, also where the server has no test data."""
+    federation = Federation.make(tmp_path, THREE)
+    federation.run(published(), dataset=dataset)
+    assert main(["report", str(tmp_path / "server")]) == 0
+    assert "no contract was overspent" in capsys.readouterr().out
+    page = (tmp_path / "server" / "report.html").read_text()
+    assert "each client's own records" in html.unescape(page)
+    assert "client-2" in page

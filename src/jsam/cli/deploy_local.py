@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, with_options
-from jsam.cli.output import Format, deliver, rendered, say
+from jsam.cli.output import EXIT_BAD_INPUT, Format, deliver, fail, rendered, say
 from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_torch
 from jsam.errors import InputError
 from jsam.report.plain import json_text
@@ -49,6 +48,15 @@ def deploy_local(
     tls: Annotated[
         bool, typer.Option("--tls", help="Encrypt, and let every SuperNode prove its key.", rich_help_panel=ECONOMY)
     ] = False,
+    limit: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            metavar="SECONDS",
+            help="Give a run up after this. [default: once the server itself must have, 10 minutes a round]",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
     output: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Where everything goes.", rich_help_panel=RESULT)
     ] = Path("out/deploy-local"),
@@ -59,10 +67,12 @@ def deploy_local(
     """Start a SuperLink and SuperNodes on this machine, run a campaign among them, and show what each client's own
     ledger says.
 
-    Exit codes: 0 done, 1 a client is over its contract, 2 bad input or a run that failed (one line on standard error).
+    A run that fails ends with one line on standard error that says why; what the clients spent until then is shown all
+    the same. Exit codes: 0 done, 1 a client is over its contract, 2 bad input or a run that failed.
     """
     _require_flower()
     from jsam.flower.local_campaign import run_local
+    from jsam.flower.processes import interruptible
     from jsam.flower.published import Published
 
     if format is Format.CSV:
@@ -92,14 +102,22 @@ def deploy_local(
         delta=delta,
         seed=economy.seed,
     )
-    # A terminated command must take its processes along, just as an interrupted one does.
-    signal.signal(signal.SIGTERM, _interrupt)
     began = time.monotonic()
-    with _Screen(rounds) as screen:
-        result = run_local(folder, published, clients=clients, dataset=dataset, tls=tls, progress=screen)
+    try:
+        with interruptible(), _Screen(rounds) as screen:
+            result = run_local(
+                folder, published, clients=clients, dataset=dataset, tls=tls, limit=limit, progress=screen
+            )
+    except KeyboardInterrupt:
+        say(f"interrupted; what a client has spent: jsam supernode {folder}/clients/client-0/client.toml --statement")
+        raise
     deliver(_text(result, folder, time.monotonic() - began, format), None)
+    if result.failure is not None:
+        fail(result.failure)
     if not result.kept:
         raise typer.Exit(EXIT_VIOLATION)
+    if result.failure is not None:
+        raise typer.Exit(EXIT_BAD_INPUT)
 
 
 def _require_flower() -> None:
@@ -108,10 +126,6 @@ def _require_flower() -> None:
 
     if find_spec("flwr") is None:
         raise InputError("deploy-local needs Flower, which is not installed: pip install 'jsam[flower]'")
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _fresh(output: Path) -> Path:
@@ -172,7 +186,8 @@ def _text(result: LocalResult, folder: Path, seconds: float, format: Format) -> 
             str(row["releases"]),
             f"{row['payment']:.4g}",
         )
-    verdict = "nobody spent more than was bought, by the clients' ledgers and the server's"
+    sides = "the clients' ledgers and the server's" if result.books else "the clients' ledgers"
+    verdict = f"nobody spent more than was bought, by {sides}"
     if not result.kept:
         verdict = "a client is OVER its contract"
     lines = [

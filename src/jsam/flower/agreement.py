@@ -1,15 +1,14 @@
-"""From silence to a contract: elicit reports, plan, offer, and once more after declines."""
+"""From reports to a contract: plan, offer, and once more after declines."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
 
-from jsam.errors import InputError, JsamError
+from jsam.flower.elicitation import NobodyLeftError, Report
 from jsam.flower.errands import Errands
 from jsam.flower.exchange import Exchange, Reply
 from jsam.flower.published import Conduct, Published
@@ -22,18 +21,6 @@ from jsam.training.preparation import Preparation
 logger = logging.getLogger("flwr.jsam")
 
 SILENT = "silent"
-_MOMENT = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What one client said of itself."""
-
-    sensitivity: float
-    samples: int
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"sensitivity": self.sensitivity, "samples": self.samples}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,64 +41,6 @@ class Agreement:
     @property
     def schedule(self) -> Schedule:
         return self.preparation.schedule
-
-
-class NobodyLeftError(JsamError):
-    """No client answered, or none accepted; there is nothing to train."""
-
-
-def elicit(exchange: Exchange, roster: Roster, published: Published, conduct: Conduct) -> dict[str, Report]:
-    """Ask all who are online; whoever stays silent or reports outside the prior's support is not in the market."""
-    asked = exchange.wait_for_nodes(conduct.clients, conduct.wait_seconds)
-    roster.online = asked
-    question = RecordDict({"published": ConfigRecord({"text": published.to_json(), "digest": published.digest})})
-    waiting: dict[str, int] = {}
-    reports: dict[str, Report] = {}
-
-    def put(nodes: set[int], seconds: float) -> None:
-        for node in sorted(nodes):
-            message_id = exchange.send(node, "query.elicit", question, ttl=max(1.0, seconds))
-            if message_id is not None:
-                waiting[message_id] = node
-
-    put(asked, conduct.elicit_seconds)
-    deadline = exchange.now() + conduct.elicit_seconds
-    while waiting and exchange.now() < deadline:
-        for reply in exchange.collect(waiting):
-            _take_down(roster, waiting.pop(reply.message_id), reply, published, reports)
-        if len(reports) >= conduct.clients:
-            # Everybody who was expected is there; whoever else is online gets a moment more.
-            deadline = min(deadline, exchange.now() + _MOMENT)
-        # A node that was restarted is another node, and its client has not been heard.
-        new = exchange.nodes() - asked
-        roster.online |= new
-        asked |= new
-        put(new, deadline - exchange.now())
-        if waiting:
-            exchange.pause()
-    logger.info("%d clients reported, %d nodes asked", len(reports), len(asked))
-    if not reports:
-        raise NobodyLeftError(f"no client reported within {conduct.elicit_seconds:g} s ({len(asked)} nodes asked)")
-    return dict(sorted(reports.items()))
-
-
-def _take_down(roster: Roster, node: int, reply: Reply, published: Published, reports: dict[str, Report]) -> None:
-    """The first report of a name stands."""
-    if reply.error is not None or "refused" in reply.config:
-        logger.warning("a node does not report: %s", reply.error or reply.config["refused"])
-        return
-    name = roster.hear(node, reply)
-    if name is None or name in reports:
-        return
-    try:
-        sensitivity, samples = reply.config["sensitivity"], reply.config["samples"]
-        if not isinstance(sensitivity, float) or not isinstance(samples, int) or samples < 1:
-            raise InputError(f"sensitivity is {sensitivity!r} and samples {samples!r}")
-        published.check_report(name, sensitivity)
-    except (KeyError, InputError) as error:
-        logger.warning("the report of %s cannot be used: %s", name, error)
-        return
-    reports[name] = Report(sensitivity=sensitivity, samples=samples)
 
 
 def agree(

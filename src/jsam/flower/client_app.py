@@ -78,9 +78,20 @@ def _offer(message: Message, context: Context) -> Answer:
         raise Refused(Reason.MALFORMED, "the offer holds no terms that can be read") from error
     if terms.client != files.name:
         raise Refused(Reason.OTHER_CONTRACT, "the offer is for another client")
+    _know(terms.public.model)
     samples = len(files.records()[1])
     _ledger(files).accept(terms, sensitivity=files.sensitivity, samples=samples, published=True)
     return {"accepted": terms.hash}, None
+
+
+def _know(model: str) -> None:
+    """Without the model every draw would be spent for nothing."""
+    from jsam.flower.models import check_model
+
+    try:
+        check_model(model)
+    except InputError as error:
+        raise Refused(Reason.INVALID_TERMS, "the model is not installed at this client") from error
 
 
 def _close(message: Message, context: Context) -> Answer:

@@ -20,6 +20,16 @@ _PATIENCE = (1.0, 2.0, 5.0, 10.0, 30.0)  # before asking again after a failure
 _PASSING = (Reason.BUSY.value, Reason.LEDGER_FAILED.value, FAILED)
 
 
+def patience(failures: int) -> float:
+    """Seconds to let pass before asking again, after so many earlier failures."""
+    return _PATIENCE[min(failures, len(_PATIENCE) - 1)]
+
+
+def will_pass(reply: Reply) -> bool:
+    """Whether a reply is a failure after which the same question may well be answered."""
+    return reply.content is None or reply.config.get("refused") in _PASSING
+
+
 @dataclass(kw_only=True)
 class _Pending:
     node: int | None = None
@@ -99,16 +109,14 @@ class Errands:
         if pending is None:  # answered already, by another message of the same errand
             return
         pending.waiting.discard(reply.message_id)
-        refused = reply.config.get("refused")
-        if reply.content is None or refused in _PASSING:
-            logger.info("%s: %s", name, reply.error or refused)
+        if will_pass(reply):
+            logger.info("%s: %s", name, reply.error or reply.config["refused"])
             self._later(pending)
             return
         take(name, reply)
         del self._pending[name]
 
     def _later(self, pending: _Pending) -> None:
-        wait = _PATIENCE[min(pending.failures, len(_PATIENCE) - 1)]
+        pending.not_before = self._exchange.now() + patience(pending.failures)
         pending.failures += 1
-        pending.not_before = self._exchange.now() + wait
         pending.node = None

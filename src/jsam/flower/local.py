@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -38,6 +39,7 @@ from jsam.flower.statement import Statement
 CONNECTION = "jsam-local"
 COMPLETED = "finished:completed"
 _START, _COMMAND, _LOOK, _ASK_EVERY = 60.0, 120.0, 0.3, 15.0
+_MOST_FAILURES = 3  # of questions for a run's status, one after the other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,17 +177,24 @@ class LocalFederation:
         `flwr log` is no help: it answers 0 for failed runs too.
         """
         deadline = time.monotonic() + timeout
-        asked = time.monotonic()
+        asked, failures = time.monotonic(), 0
         while True:
+            if self.superlink is not None and not self.superlink.running:
+                raise ProcessError(f"the SuperLink ended: {' '.join(self.superlink.tail(3).split())}")
             now = time.monotonic()
             # Each question is a process that loads Flower, too dear to ask at every look.
             if over() or now - asked > _ASK_EVERY or now > deadline:
-                status = self.status(run_id)
+                try:
+                    status, failures = self.status(run_id), 0
+                except ProcessError:
+                    # The run may go on although the question was not answered.
+                    failures += 1
+                    if failures >= _MOST_FAILURES:
+                        raise
+                    status = RunStatus(run_id=run_id, status="unknown")
                 if status.status.startswith("finished") or now > deadline:
                     return status
                 asked = time.monotonic()
-            if self.superlink is not None and not self.superlink.running:
-                raise ProcessError(f"the SuperLink ended: {' '.join(self.superlink.tail(3).split())}")
             time.sleep(_LOOK)
 
     def statements(self) -> dict[str, tuple[Statement, ...]]:
@@ -244,8 +253,15 @@ class LocalFederation:
         log = self.folder / "logs" / "flwr.log"
         written = log.stat().st_size if log.exists() else 0
         child = self._start("flwr", [program("flwr"), *arguments])
-        code = child.process.wait(timeout=_COMMAND)
-        self._children.remove(child)
+        try:
+            code = child.process.wait(timeout=_COMMAND)
+        except subprocess.TimeoutExpired:
+            raise ProcessError(f"flwr {arguments[0]} did not answer within {_COMMAND:g} s (log: {log})") from None
+        finally:
+            with uninterrupted():
+                if child.running:
+                    child.kill()
+                self._children.remove(child)
         text = log.read_bytes()[written:].decode(errors="replace")
         if code != 0:
             raise ProcessError(f"flwr {arguments[0]} failed: {' '.join(text.split())[-400:]}")

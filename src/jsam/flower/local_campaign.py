@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jsam.errors import InputError, JsamError
+from jsam.errors import InputError
 from jsam.flower.client_files import client_folder, write_client
 from jsam.flower.identity import Certificates
 from jsam.flower.local import LocalFederation, RunStatus
-from jsam.flower.published import Published
+from jsam.flower.processes import ProcessError
+from jsam.flower.published import Conduct, Published
 from jsam.flower.server_store import ServerStore
 from jsam.flower.statement import Statement
 from jsam.mechanism.priors import parse_prior
@@ -25,12 +26,16 @@ Progress = Callable[[str, dict[str, Any]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class LocalResult:
-    """How a run ended, by Flower's own word, and what the clients' and the server's books say."""
+    """How a run ended, by Flower's own word, and what the clients' and the server's books say.
+
+    `failure` says in one line why a run did not come to its end; clients may have spent something all the same.
+    """
 
     run: RunStatus
     store: Path
     statements: Mapping[str, Statement | None]
     books: Mapping[str, Any]
+    failure: str | None = None
 
     @property
     def kept(self) -> bool:
@@ -42,6 +47,7 @@ class LocalResult:
         return {
             "run_id": self.run.run_id,
             "status": self.run.status,
+            "failure": self.failure,
             "kept": self.kept,
             "store": str(self.store),
             "clients": [_account(name, entry) for name, entry in self.statements.items()],
@@ -85,12 +91,17 @@ def run_local(
     dataset: str,
     tls: bool = False,
     policy: str | None = None,
-    timeout: float = 3600.0,
+    limit: float | None = None,
     progress: Progress = lambda stage, record: None,
 ) -> LocalResult:
-    """Everything from the first folder to the last statement; all processes have ended when this returns."""
+    """Everything from the first folder to the last statement; all processes have ended when this returns.
+
+    After `limit` seconds a run that was submitted is given up; by default after all that the server itself may wait.
+    """
     if clients < 1:
         raise InputError(f"clients is {clients}; it must be at least 1")
+    if limit is not None and not 0 < limit < float("inf"):
+        raise InputError(f"limit is {limit:g} s; it must be finite and above 0")
     folder = folder.absolute()
     files = deal_out(folder / "clients", published, clients=clients, dataset=dataset, policy=policy)
     names = [f"client-{k}" for k in range(clients)]
@@ -110,13 +121,27 @@ def run_local(
         run_id = federation.submit({**values, "dataset": dataset})
         progress("submitted", {"run_id": run_id})
         watch = _Watch(store, progress)
-        run = federation.wait(run_id, timeout=timeout, over=watch.over)
+        seconds = longest(published, clients) if limit is None else limit
+        try:
+            run = federation.wait(run_id, timeout=seconds, over=watch.over)
+        except ProcessError as error:
+            run = RunStatus(run_id=run_id, status="lost", details=str(error))
         watch.over()
-        statements = {name: _own(entries, published) for name, entries in federation.statements().items()}
+    # Now that the last process has ended nobody's books change any more.
+    statements = {name: _own(entries, published) for name, entries in federation.statements().items()}
+    failure = None
     if not run.completed:
-        raise JsamError(f"the run ended as {run.status}: {_why(store, run)} (logs: {folder / 'logs'})")
-    books = json.loads((store.path / "books.json").read_text(encoding="utf-8"))
-    return LocalResult(run=run, store=store.path, statements=statements, books=books)
+        over = run.status.startswith("finished") or run.status == "lost"
+        why = _why(store, run) if over else f"it was not over after {seconds:g} s"
+        failure = f"the run ended as {run.status}: {why} (logs: {folder / 'logs'})"
+    return LocalResult(run=run, store=store.path, statements=statements, books=store.books(), failure=failure)
+
+
+def longest(published: Published, clients: int) -> float:
+    """Seconds after which a server with the usual timeouts has certainly given up by itself."""
+    usual = Conduct(clients=clients, store="-")
+    agreement = usual.wait_seconds + usual.elicit_seconds + 4 * usual.offer_seconds
+    return agreement + published.rounds * usual.round_seconds + 60.0
 
 
 def _own(entries: tuple[Statement, ...], published: Published) -> Statement | None:
@@ -124,9 +149,8 @@ def _own(entries: tuple[Statement, ...], published: Published) -> Statement | No
 
 
 def _why(store: ServerStore, run: RunStatus) -> str:
-    if store.outcome.exists():
-        return str(json.loads(store.outcome.read_text(encoding="utf-8")).get("text") or run.details)
-    return run.details or "no reason was given"
+    told = json.loads(store.outcome.read_text(encoding="utf-8")) if store.outcome.exists() else {}
+    return str(told.get("text") or run.details or "no reason was given")
 
 
 class _Watch:

@@ -100,13 +100,17 @@ def _nothing(*_: object, **__: object) -> None:
     return None
 
 
-def serve(app: str, folder: Path) -> None:
-    """Load everything, then fork for whoever calls, until the parent is gone; then remove the folder."""
-    parent = os.getppid()
+def serve(app: str, folder: Path, parent: int) -> None:
+    """Load everything, then fork for whoever calls, until the parent is gone; then remove the folder.
+
+    The parent says its own number: it may be gone before this process can ask for it.
+    """
     signal.signal(signal.SIGTERM, _end)
     with _removed(folder), socket.socket(socket.AF_UNIX) as line:
         line.bind(str(line_in(folder)))
         line.listen(16)
+        if os.getppid() != parent:
+            return
         importlib.import_module("flwr.supernode.cli")
         importlib.import_module("jsam.flower.parameters")
         app_named(app)
@@ -160,6 +164,6 @@ def _fork(line: socket.socket, app: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":
-        serve(sys.argv[2], Path(sys.argv[3]))
+        serve(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))
     else:
         run(sys.argv[1], sys.argv[2:])

@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from torch import nn
 
 from jsam.errors import InputError
+from jsam.flower.models import model_named
 from jsam.privacy import derived_seed
 from jsam.training.clipping import ClippingEngine, cross_entropy, sample_weights
 from jsam.training.clipping.per_sample import one_by_one
 from jsam.training.clipping.result import clip_factors
-from jsam.training.models import build_model
 
 Vector = NDArray[np.float32]
 
 
 def initial_model(name: str, seed: int) -> nn.Module:
     """The same first weights as the simulator's for this seed."""
-    return build_model(name, derived_seed(seed, "model"))
+    return model_named(name, derived_seed(seed, "model"))
 
 
 def flattened(model: nn.Module) -> Vector:
@@ -95,5 +95,5 @@ def _record_by_record(model: nn.Module, inputs: torch.Tensor, targets: torch.Ten
 @functools.lru_cache(maxsize=4)
 def _engine(model_name: str, clip_norm: float) -> tuple[nn.Module, ClippingEngine]:
     """Kept between messages where a process lives on, as in Flower's simulation."""
-    model = build_model(model_name, 0).train()
+    model = model_named(model_name, 0).train()
     return model, ClippingEngine(model, clip_norm=clip_norm, loss=cross_entropy)

@@ -13,9 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 from jsam.errors import JsamError
 
+# Ctrl-C, a supervisor, a terminal that is closed.
+_ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _PR_SET_PDEATHSIG = 1
 _GRACE = 6.0
 
@@ -59,20 +62,40 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put off Ctrl-C and a request to end until the block is over: in between nobody would know of a new process."""
+    """Put off Ctrl-C and the like until the block is over: in between nobody would know of a new process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers}
+    try:
+        with _handling(lambda number, _: came.append(number)):
+            yield
+    finally:
+        if came:
+            signal.raise_signal(came[0])
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Whoever asks this process to end interrupts it as Ctrl-C does, so that what it started ends with it."""
+    with _handling(_interrupt):
+        yield
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    # What is ignored (nohup) stays so.
+    numbers = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 class Child:
@@ -92,7 +115,7 @@ class Child:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - no threads yet
+                preexec_fn=_dying_with(os.getpid()) if sys.platform == "linux" else None,  # noqa: PLW1509 - no threads
             )
         self.group = self.process.pid
 
@@ -180,7 +203,13 @@ def _until_gone(children: Sequence[Child], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _die_with_parent() -> None:
-    """Linux: a parent that is killed takes its children along."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _dying_with(parent: int) -> Callable[[], None]:
+    """Linux: a parent that is killed takes its children along, even if it was killed before they could ask for it."""
+
+    def prepare() -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return prepare

@@ -12,9 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from jsam.errors import JsamError
-from jsam.flower.agreement import Agreement, agree, elicit
+from jsam.flower.agreement import Agreement, agree
 from jsam.flower.books import books_of
+from jsam.flower.elicitation import elicit
 from jsam.flower.exchange import Exchange
+from jsam.flower.models import check_model
 from jsam.flower.parameters import digest, flattened, initial_model, put_into
 from jsam.flower.published import Conduct, Published
 from jsam.flower.roster import Roster
@@ -38,6 +40,7 @@ class CampaignStoppedError(JsamError):
 
 def run_campaign(exchange: Exchange, published: Published, conduct: Conduct) -> dict[str, Any]:
     """Begin the campaign, or go on with the one in the store; the books at its end."""
+    check_model(published.model)
     store = ServerStore(conduct.store)
     store.begin(published)
     # The lock first: a second server must not touch the first one's files.

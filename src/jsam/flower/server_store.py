@@ -30,7 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jsam.errors import InputError, JsamError
-from jsam.flower.agreement import Agreement, Report
+from jsam.flower.agreement import Agreement
+from jsam.flower.elicitation import Report
 from jsam.flower.published import Published
 from jsam.flower.terms import Terms
 from jsam.privacy import Ledger, Schedule
@@ -152,7 +153,9 @@ class ServerStore:
             "settings": published.training.as_dict(),
             "task": None,
             "data": {
-                "model": published.model,
+                "dataset": f"model {published.model}",
+                "partition": "each client's own records",
+                "num_clients": agreement.contract.num_clients,
                 "num_samples": sum(agreement.preparation.sizes),
                 "samples": list(agreement.preparation.sizes),
             },
@@ -214,6 +217,10 @@ class ServerStore:
     def drop_replies(self) -> None:
         """They are in the model now."""
         shutil.rmtree(self.path / "replies", ignore_errors=True)
+
+    def books(self) -> dict[str, Any]:
+        """Empty before anything was agreed on."""
+        return self._read("books.json") if (self.path / "books.json").exists() else {}
 
     def save_books(self, books: Mapping[str, Any]) -> None:
         write_json(self.path / "books.json", books)

@@ -30,7 +30,8 @@ def become_supernode(
     # A socket's path may have a hundred characters, so it does not lie with the client's files.
     programs = write_programs(Path(tempfile.mkdtemp(prefix="jsam-")), app)
     own = {**environment, "PATH": os.pathsep.join([str(programs), environment.get("PATH", "")])}
-    subprocess.Popen([sys.executable, "-P", "-m", "jsam.flower.own_app", "--serve", app, str(programs)], env=own)
+    served = ["--serve", app, str(programs), str(os.getpid())]
+    subprocess.Popen([sys.executable, "-P", "-m", "jsam.flower.own_app", *served], env=own)
     config = f"client-file={json.dumps(str(client_file.absolute()))}"
     command = program("flower-supernode")
     os.execve(command, [command, "--node-config", config, *options], own)

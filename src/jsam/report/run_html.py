@@ -40,7 +40,7 @@ def run_page(run: RunData) -> str:
         ),
         verdict(run.audit["kept"], run.audit["verdict"]),
         section("Accuracy", figure(accuracy_chart([run])), _class_table(run)),
-        section("Noise", figure(_noise_chart(run)), paragraph(_NOISE_WORDS, soft=True)),
+        *_noise(run),
         section("The plan", *_plan(run)),
         section("Every client", paragraph(CLIENT_WORDS, soft=True), clients_table(run)),
         section("What the guarantee says", paragraph(guarantee(run.audit)), _settings_table(run)),
@@ -139,16 +139,20 @@ def _plan(run: RunData) -> list[str]:
     ]
 
 
-def _noise_chart(run: RunData) -> str:
+def _noise(run: RunData) -> list[str]:
+    """Only a simulation can know it: in a federation nobody sees a gradient without its noise."""
     points = [(r["round"], r["noise_to_signal"]) for r in run.metrics if r.get("noise_to_signal") is not None]
+    if not points:
+        return []
     # A point a round would be a blot: at most some hundred are drawn.
     step = max(1, len(points) // 120)
-    return line_chart(
+    chart = line_chart(
         [Series(name="noise to signal", points=points[::step], tone=4)],
         x_title="round",
         y_title="noise ÷ signal",
         height=200,
     )
+    return [section("Noise", figure(chart), paragraph(_NOISE_WORDS, soft=True))]
 
 
 def _class_table(run: RunData) -> str:

@@ -1,0 +1,148 @@
+"""Ask everybody who is online for a report, again after failures, and take down what they say."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ConfigRecord, RecordDict
+
+from jsam.errors import InputError, JsamError
+from jsam.flower.errands import patience, will_pass
+from jsam.flower.exchange import Exchange, Reply
+from jsam.flower.published import Conduct, Published
+from jsam.flower.roster import Roster
+
+logger = logging.getLogger("flwr.jsam")
+
+MOST_QUESTIONS = 5
+"""So often is one node asked for its report, at most; then it counts as silent."""
+_MOMENT = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What one client said of itself."""
+
+    sensitivity: float
+    samples: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"sensitivity": self.sensitivity, "samples": self.samples}
+
+
+class NobodyLeftError(JsamError):
+    """No client answered, or none accepted; there is nothing to train."""
+
+
+def elicit(exchange: Exchange, roster: Roster, published: Published, conduct: Conduct) -> dict[str, Report]:
+    """Ask all who are online; whoever stays silent or reports outside the prior's support is not in the market.
+
+    A repeated question is the same question: the same words under the same digest, to which a client's answer is the
+    same. So asking again does no harm, and the first report of a name stands.
+    """
+    found = _Elicitation(exchange, roster, published, conduct).run()
+    if not found:
+        raise NobodyLeftError(
+            f"no client reported within {conduct.elicit_seconds:g} s ({len(roster.online)} nodes are online)"
+        )
+    return dict(sorted(found.items()))
+
+
+@dataclass(kw_only=True)
+class _Pending:
+    """One node that has not answered: how often it was asked, and which messages may still bring its answer."""
+
+    questions: int = 0
+    sent: float = -math.inf
+    not_before: float = -math.inf
+    waiting: set[str] = field(default_factory=set)
+
+    @property
+    def silent(self) -> bool:
+        return self.questions >= MOST_QUESTIONS and not self.waiting
+
+
+class _Elicitation:
+    def __init__(self, exchange: Exchange, roster: Roster, published: Published, conduct: Conduct) -> None:
+        self._exchange, self._roster, self._published, self._conduct = exchange, roster, published, conduct
+        self._pending: dict[int, _Pending] = {}
+        self._online: set[int] = set()
+        self._asked: set[int] = set()
+        self._owner: dict[str, int] = {}
+        self._reports: dict[str, Report] = {}
+        words = ConfigRecord({"text": published.to_json(), "digest": published.digest})
+        self._question = RecordDict({"published": words})
+
+    def run(self) -> dict[str, Report]:
+        exchange, conduct = self._exchange, self._conduct
+        self._meet(exchange.wait_for_nodes(conduct.clients, conduct.wait_seconds))
+        deadline = exchange.now() + conduct.elicit_seconds
+        while self._pending and exchange.now() < deadline:
+            for node, pending in self._pending.items():
+                self._ask(node, pending, deadline)
+            for reply in exchange.collect(self._owner):
+                self._hear(reply)
+            self._pending = {node: pending for node, pending in self._pending.items() if not pending.silent}
+            if len(self._reports) >= conduct.clients:
+                # Everybody who was expected is there; whoever else is online gets a moment more.
+                deadline = min(deadline, exchange.now() + _MOMENT)
+            # A node that was restarted is another node, and its client has not been heard.
+            self._meet(exchange.nodes())
+            if self._pending:
+                exchange.pause()
+        logger.info("%d clients reported, %d nodes asked", len(self._reports), len(self._asked))
+        return self._reports
+
+    def _meet(self, nodes: set[int]) -> None:
+        self._online = nodes
+        self._roster.online |= nodes
+        self._pending.update({node: _Pending() for node in sorted(nodes - self._asked)})
+        self._asked |= nodes
+
+    def _ask(self, node: int, pending: _Pending, deadline: float) -> None:
+        now = self._exchange.now()
+        early = now < pending.not_before or (pending.waiting and now < pending.sent + self._conduct.repeat_seconds)
+        if early or pending.questions >= MOST_QUESTIONS or node not in self._online:
+            return
+        message_id = self._exchange.send(node, "query.elicit", self._question, ttl=max(1.0, deadline - now))
+        pending.questions += 1
+        pending.sent = now
+        if message_id is None:
+            pending.not_before = now + patience(pending.questions - 1)
+            return
+        pending.waiting.add(message_id)
+        self._owner[message_id] = node
+
+    def _hear(self, reply: Reply) -> None:
+        node = self._owner.pop(reply.message_id)
+        pending = self._pending.get(node)
+        if pending is None:  # answered already, by another message with the same question
+            return
+        pending.waiting.discard(reply.message_id)
+        if will_pass(reply):
+            logger.info("a node could not report: %s", reply.error or reply.config["refused"])
+            pending.not_before = self._exchange.now() + patience(pending.questions - 1)
+            return
+        del self._pending[node]
+        self._take_down(node, reply)
+
+    def _take_down(self, node: int, reply: Reply) -> None:
+        """The first report of a name stands."""
+        if "refused" in reply.config:
+            logger.warning("a node does not report: %s", reply.config["refused"])
+            return
+        name = self._roster.hear(node, reply)
+        if name is None or name in self._reports:
+            return
+        try:
+            sensitivity, samples = reply.config["sensitivity"], reply.config["samples"]
+            if not isinstance(sensitivity, float) or not isinstance(samples, int) or samples < 1:
+                raise InputError(f"sensitivity is {sensitivity!r} and samples {samples!r}")
+            self._published.check_report(name, sensitivity)
+        except (KeyError, InputError) as error:
+            logger.warning("the report of %s cannot be used: %s", name, error)
+            return
+        self._reports[name] = Report(sensitivity=sensitivity, samples=samples)
