@@ -15,7 +15,7 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
-from jsam.flower.agreement import NobodyLeftError
+from jsam.flower.elicitation import NobodyLeftError
 from jsam.flower.published import Published
 from jsam.flower.statement import Total
 from tests.flower.loopback import Federation, published

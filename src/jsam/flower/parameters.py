@@ -50,7 +50,7 @@ def fits(model_name: str, vector: NDArray[Any]) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _size(model_name: str) -> int:
-    return len(flattened(build_model(model_name, 0)))
+    return len(flattened(model_named(model_name, 0)))
 
 
 def digest(vector: Vector) -> str:
