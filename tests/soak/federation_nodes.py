@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jsam.flower.client_files import ClientFiles
@@ -16,25 +17,26 @@ from jsam.flower.local import LocalFederation
 from jsam.flower.processes import Child
 
 NODE, NODE_ANSWERING, ANSWERING = KINDS = ("node", "node while answering", "answering process")
-_ORDER = (ANSWERING, NODE, NODE_ANSWERING)
-# After a kill Flower refuses a key for about a minute, so such kills are rarer where keys are proved.
-_ORDER_WITH_KEYS = (ANSWERING, NODE, ANSWERING, NODE_ANSWERING, ANSWERING)
+# Flower takes about a minute to notice that an answering process is gone, and gives its node no other task meanwhile.
+ORDER = (NODE_ANSWERING, NODE, ANSWERING, NODE_ANSWERING)
+# It also refuses a key for about a minute after a kill, so there all kinds take as long.
+ORDER_WITH_KEYS = (ANSWERING, NODE_ANSWERING, ANSWERING, NODE)
 _AGAIN = 10.0  # seconds between two starts of one node
 _LONGEST_WATCH = 30.0  # for a client to begin an answer
-_LONGEST_DELAY = 0.15  # then; about what computing and storing the answer takes
+_LONGEST_DELAY = 0.06  # then; about what computing and storing the answer takes
 
 
 class Nodes:
     """Counts kills by kind, and by what the ledger had on disk of the answer that was hit."""
 
-    def __init__(self, federation: LocalFederation, rng: random.Random) -> None:
+    def __init__(self, federation: LocalFederation, rng: random.Random, order: Sequence[str] | None = None) -> None:
         self._federation, self.rng = federation, rng
         self.kills: Counter[str] = Counter()
         self.stages: Counter[str] = Counter()
         self._ledgers = {name: ClientFiles.load(path).ledger for name, path in federation.client_files.items()}
         self._arrivals_before: dict[str, int] = {}
         self._started: dict[str, float] = {}
-        self._order = _ORDER if federation.certificates is None else _ORDER_WITH_KEYS
+        self._order = order or (ORDER if federation.certificates is None else ORDER_WITH_KEYS)
 
     @property
     def all_connected(self) -> bool:
@@ -54,17 +56,18 @@ class Nodes:
         self._started[name] = time.monotonic()
         self._federation.start_node(name)
 
-    def kill(self, campaign: str, *, longest_wait: float) -> None:
-        """One kill of the kind whose turn it is, unless nobody answers for too long."""
+    def kill(self, campaign: str, *, longest_wait: float, over: Callable[[], bool]) -> None:
+        """One kill of the kind whose turn it is, unless the campaign is over or nobody answers for too long."""
         kind = self._order[sum(self.kills.values()) % len(self._order)]
         if kind == NODE:
             time.sleep(self.rng.random() * longest_wait)
             self._kill_node(self.rng.choice(sorted(self._federation.nodes)))
         else:
-            name = self._begun_answer(campaign)
+            name = self._begun_answer(campaign, over)
             if name is None:
                 return
-            time.sleep(self.rng.random() * _LONGEST_DELAY)
+            # Mostly at once: the answer may be done in less.
+            time.sleep(self.rng.random() ** 2 * _LONGEST_DELAY)
             child = self._federation.nodes[name]
             if kind == NODE_ANSWERING:
                 self._kill_node(name)
@@ -79,12 +82,12 @@ class Nodes:
         self._arrivals_before[name] = _arrivals(child)
         self._start(name)
 
-    def _begun_answer(self, campaign: str) -> str | None:
+    def _begun_answer(self, campaign: str, over: Callable[[], bool]) -> str | None:
         """A client whose ledger has just recorded a release."""
         paths = {name: self._campaign(name, campaign) / "releases.jsonl" for name in self._ledgers}
         before = {name: _size(path) for name, path in paths.items()}
         deadline = time.monotonic() + _LONGEST_WATCH
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not over():
             for name, path in paths.items():
                 if (size := _size(path)) > before[name] and _recorded(path):
                     return name
