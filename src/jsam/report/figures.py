@@ -223,7 +223,7 @@ def _colours(names: Sequence[str]) -> dict[str, str]:
 
 def _dashes(name: str) -> str:
     """Curves that lie on one another must both be seen: bbm-M and fsbm-M keep the same number of clients."""
-    if name.startswith("bbm") or name.endswith("cosine"):
+    if name.startswith("bbm") or name.endswith("plain"):
         return "-."
     return "--" if name == "jsam-ci" else "-"
 

@@ -66,9 +66,11 @@ def panels_picture(panels: Sequence[Panel], *, x_label: str, y_label: str, log: 
                 axis.set_xscale("log")
                 _plain_ticks(axis)
         axes.flat[0].set_ylabel(y_label)
-        full = next((axis for axis, panel in zip(axes.flat, panels, strict=True) if not panel.empty), axes.flat[0])
-        handles, labels = full.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, len(labels)))
+        handles = {
+            label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
+        columns = max(1, min(len(handles), 1 + 3 * len(panels) // 2))
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
         return _picture(figure, "png")
 
 
