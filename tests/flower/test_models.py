@@ -28,9 +28,13 @@ from torch import nn
 def small():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
+def mixing():
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))
+
 def nothing():
     return 7
 """
+OFFERED = {"ward": "small", "seven": "nothing", "mixing": "mixing"}
 
 
 def _install(folder: Path, name: str, offers: dict[str, str]) -> None:
@@ -45,7 +49,7 @@ def _install(folder: Path, name: str, offers: dict[str, str]) -> None:
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "site"
-    _install(folder, "hospitals", {"ward": "ward_models:small", "seven": "ward_models:nothing"})
+    _install(folder, "hospitals", {name: f"ward_models:{value}" for name, value in OFFERED.items()})
     (folder / "ward_models.py").write_text(CODE)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "ward_models", raising=False)
@@ -84,6 +88,17 @@ def test_a_client_without_the_model_declines_and_spends_nothing(
     monkeypatch.setattr(server_campaign, "check_model", lambda name: None)
     with pytest.raises(NobodyLeftError, match="the model is not installed at this client"):
         federation.run(published(model="ward"))
+    assert federation.ledger(0).statement() == ()
+
+
+@pytest.mark.parametrize("model", ["mnist", "mixing"])
+def test_a_model_that_cannot_be_trained_on_the_own_records_is_declined_before_anything_is_spent(
+    model: str, installed: Path, tmp_path: Path
+) -> None:
+    """MNIST's model does not take digits of 8 × 8, and batch normalisation leaves no gradient of one record."""
+    federation = Federation.make(tmp_path / "f", [0.2, 0.4])
+    with pytest.raises(NobodyLeftError, match="cannot be trained on this client's kind of records"):
+        federation.run(published(model=model), dataset="")
     assert federation.ledger(0).statement() == ()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -42,3 +44,43 @@ def test_one_record_moves_the_mean_by_no_more_than_the_sensitivity(scale: float)
         rest = np.arange(24) != k
         part = clipped_mean("digits", parameters, inputs[rest], targets[rest], CLIP_NORM)
         assert np.linalg.norm(whole - part * 23 / 24) <= CLIP_NORM / 24 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("place", [0, 7])
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e6, 1e9])
+def test_what_a_record_adds_does_not_hang_on_another_whose_gradient_is_not_finite(scale: float, place: int) -> None:
+    """Were all records clipped in another way because of one, those that overflow in one way and not in the other would
+    come or go together with it. The first three records are small: the engine's look at them must show nothing."""
+    source = np.random.default_rng(0)
+    inputs, targets = source.random((8, 1, 28, 28), dtype=np.float32), source.integers(0, 10, 8)
+    inputs[3:] *= 1e6
+    parameters = flattened(build_model("mnist", 0)) * np.float32(scale)
+    whole = clipped_mean("mnist", parameters, inputs, targets, CLIP_NORM)
+    assert np.linalg.norm(whole) > 0.01
+    inputs[place] = np.nan
+    without = clipped_mean("mnist", parameters, inputs, targets, CLIP_NORM)
+    assert np.linalg.norm(whole.astype(np.float64) - without) <= CLIP_NORM / 8 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("inputs_of", [1e18, 1e30, 1e37])
+def test_no_record_passes_the_clipping_norm_where_squares_underflow(inputs_of: float) -> None:
+    """Gradients of 1e-23 at a layer's output times inputs of 1e18: in fp32 the square of the one is 0, so a norm taken
+    as a product of norms would be 0 too, and the record go unclipped. With larger inputs yet, what the smaller factor
+    loses in rounding is large. Only records of class 0 have such gradients, so the engine's look at its first records
+    shows nothing."""
+    model: Any = build_model("mnist", 0)
+    with torch.no_grad():
+        model[0].weight.mul_(1e8)
+        model[3].weight.mul_(inputs_of / 1e8)
+        model[7].weight.zero_()
+        model[7].bias.fill_(1e-6)
+        model[9].bias.zero_()
+        model[9].bias[0] = 25.0
+        model[9].weight.zero_()
+        model[9].weight[1] = 2.4e-5 / inputs_of / float(torch.softmax(model[9].bias, 0)[1])
+    inputs, targets = np.random.default_rng(0).random((6, 1, 28, 28), dtype=np.float32), np.array([1, 1, 1, 1, 0, 0])
+    clip_norm = 1e-6
+    parameters = flattened(model)
+    whole = clipped_mean("mnist", parameters, inputs, targets, clip_norm)
+    without = clipped_mean("mnist", parameters, inputs[:5], targets[:5], clip_norm)
+    assert np.linalg.norm(whole * 6 - without * 5) <= clip_norm * (1 + 1e-5)

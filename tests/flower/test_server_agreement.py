@@ -18,6 +18,7 @@ from flwr.app import Message
 
 from jsam.flower.elicitation import MOST_QUESTIONS, NobodyLeftError
 from jsam.flower.identity import Certificates
+from jsam.flower.published import Published
 from jsam.flower.server_campaign import CampaignStoppedError
 from jsam.flower.server_store import ServerStore
 from jsam.training.contracts import load_contract
@@ -231,3 +232,60 @@ def test_a_name_stays_with_its_node_when_the_server_restarts(tmp_path: Path) -> 
     federation.grid.nodes = {**impostor, **federation.grid.nodes}
     federation.run(published())
     assert 5 not in {m.metadata.dst_node_id for m in federation.grid.log if m.metadata.message_type == "train"}
+
+
+class _KilledError(Exception):
+    """Stands for a kill: nothing of the server runs after it."""
+
+
+def _killed_at(federation: Federation, kind: str, nodes: set[int]) -> None:
+    """The server dies as it sends such a message to one of these nodes, once."""
+
+    def fault(message: Message) -> str | None:
+        if message.metadata.message_type == kind and message.metadata.dst_node_id in nodes:
+            federation.grid.fault = lambda m: None
+            raise _KilledError
+        return None
+
+    federation.grid.fault = fault
+
+
+def test_a_server_killed_between_its_offers_and_the_agreement_says_the_same_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Client 0 declines the first offer and client 1 the second. To begin anew would mean a third plan, without both,
+    which clients 2 and 3 would refuse as one too many."""
+    everybody = ["client-0", "client-1", "client-2", "client-3"]
+    four = published().contract(everybody, [0.2, 0.3, 0.4, 0.6]).epsilons[1]
+    three = published().contract(everybody[1:], [0.3, 0.4, 0.6]).epsilons[0]
+    assert three > four
+    limits = {0: "max_epsilon = 0.01", 1: f"max_epsilon = {float(three + four) / 2!r}"}
+    federation = Federation.make(tmp_path, [0.2, 0.3, 0.4, 0.6], policies=limits)
+    _killed_at(federation, "query.close", {_node(federation, 0), _node(federation, 1)})
+    with pytest.raises(_KilledError):
+        federation.run(published())
+    assert not (tmp_path / "server" / "agreement.json").exists()
+    monkeypatch.delattr(Published, "contract")  # a plan is made once
+    books = federation.run(published())
+    assert {entry["id"]: entry["declined"] is None for entry in books["clients"]} == {
+        "client-1": False,
+        "client-2": True,
+        "client-3": True,
+    }
+    assert [entry["id"] for entry in books["left"]] == ["client-0"]
+    assert books["kept"]
+
+
+@pytest.mark.parametrize("hit", range(3))
+def test_a_server_killed_in_the_middle_of_an_offer_offers_the_same_to_all(hit: int, tmp_path: Path) -> None:
+    federation = Federation.make(tmp_path, [0.2, 0.4, 0.6])
+    _killed_at(federation, "query.offer", {_node(federation, hit)})
+    with pytest.raises(_KilledError):
+        federation.run(published())
+    books = federation.run(published())
+    assert [entry["declined"] for entry in books["clients"]] == [None] * 3
+    offers = [m for m in federation.grid.log if m.metadata.message_type == "query.offer"]
+    said: dict[int, set[str]] = {}
+    for message in offers:
+        said.setdefault(message.metadata.dst_node_id, set()).add(str(message.content.config_records["offer"]["terms"]))
+    assert {len(words) for words in said.values()} == {1}

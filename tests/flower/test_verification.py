@@ -68,6 +68,9 @@ def test_every_honest_offer_passes_and_a_little_less_noise_does_not(**changes: A
         ({"noise_multiplier": 99.0}, {"noise std"}),
         ({"participations": 25, "epsilon": 100.0}, {"participations"}),
         ({"delta": 0.5}, {"delta"}),
+        # The noise fits, but in fp32 squares of such gradients vanish, and nothing is clipped.
+        ({"clip_norm": 1e-25, "noise_std": offer(clip_norm=1e-25).noise_std}, {"clip norm"}),
+        ({"clip_norm": 1e30, "noise_std": offer(clip_norm=1e30).noise_std}, {"clip norm"}),
         ({"public": public_inputs(max_epsilon=1.0)}, {"epsilon cap"}),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from flwr.app import ConfigRecord, RecordDict
 
@@ -43,37 +44,68 @@ class Agreement:
         return self.preparation.schedule
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Draft:
+    """A plan as it is offered: who may buy what, and why others are not in it any more."""
+
+    preparation: Preparation
+    terms: Mapping[str, Terms]
+    declined: Mapping[str, str]
+
+
+class Drafts(Protocol):
+    """Where drafts are kept; on disk when `save_draft` returns."""
+
+    def draft(self, published: Published, attempt: int) -> Draft | None: ...
+    def save_draft(self, attempt: int, draft: Draft) -> None: ...
+
+
 def agree(
-    exchange: Exchange, roster: Roster, published: Published, conduct: Conduct, reports: Mapping[str, Report]
+    exchange: Exchange,
+    roster: Roster,
+    published: Published,
+    conduct: Conduct,
+    reports: Mapping[str, Report],
+    drafts: Drafts,
 ) -> Agreement:
     """Plan and offer; after declines plan once more, by the same function at the new N, and offer to all that are left.
 
-    A client that stays silent declines.
+    A client that stays silent declines. Clients judge two offers of a campaign and no third, so each draft is kept
+    before it is offered: a server that was killed in between says the same again, to the last bit.
     """
-    declined: dict[str, str] = {}
-    left = dict(reports)
-    terms: dict[str, Terms] = {}
-    for attempt in (1, 2):
-        if not left:
-            raise NobodyLeftError(f"all clients declined: {_words(declined)}")
-        preparation = prepared(published, left)
-        before, terms = terms, terms_of(published, preparation, left)
-        # Who accepted the first offer and is not bought from in the second plan is free again.
-        withdraw(exchange, roster, published.campaign, before.keys() & left.keys() - terms.keys(), conduct)
-        answers = _offer(exchange, roster, terms, conduct)
-        said_no = {name: answer for name, answer in answers.items() if answer is not None}
-        logger.info("offer %d: %d of %d accepted", attempt, len(answers) - len(said_no), len(answers))
-        declined.update(said_no)
+    first, second = drafts.draft(published, 1), drafts.draft(published, 2)
+    if first is None:
+        first = _drafted(published, reports, {})
+        drafts.save_draft(1, first)
+    if second is None:
+        said_no = _offer(exchange, roster, first.terms, conduct)
         if not said_no:
-            break
-        if attempt == 1:
-            left = {name: report for name, report in left.items() if name not in said_no}
-    accepted = {name: offer for name, offer in terms.items() if name not in said_no}
+            return _agreed(first, {})
+        left = {name: report for name, report in reports.items() if name not in said_no}
+        if not left:
+            raise NobodyLeftError(f"all clients declined: {_words(said_no)}")
+        second = _drafted(published, left, said_no)
+        drafts.save_draft(2, second)
+    # Who accepted the first offer and is not bought from in the second plan is free again.
+    free = first.terms.keys() - second.terms.keys() - second.declined.keys()
+    withdraw(exchange, roster, published.campaign, free, conduct)
+    said_no = _offer(exchange, roster, second.terms, conduct)
     # Also a yes that was lost on its way must not bind.
-    withdraw(exchange, roster, published.campaign, declined.keys() - accepted.keys(), conduct)
+    withdraw(exchange, roster, published.campaign, second.declined.keys() | said_no.keys(), conduct)
+    return _agreed(second, said_no)
+
+
+def _drafted(published: Published, reports: Mapping[str, Report], declined: Mapping[str, str]) -> Draft:
+    preparation = prepared(published, reports)
+    return Draft(preparation=preparation, terms=terms_of(published, preparation, reports), declined=declined)
+
+
+def _agreed(draft: Draft, said_no: Mapping[str, str]) -> Agreement:
+    declined = {**draft.declined, **said_no}
+    accepted = {name: offer for name, offer in draft.terms.items() if name not in said_no}
     if not accepted:
         raise NobodyLeftError(f"nobody accepted: {_words(declined)}")
-    return Agreement(preparation=preparation, terms=accepted, declined=declined)
+    return Agreement(preparation=draft.preparation, terms=accepted, declined=declined)
 
 
 def withdraw(exchange: Exchange, roster: Roster, campaign: str, names: Iterable[str], conduct: Conduct) -> None:
@@ -115,8 +147,8 @@ def terms_of(published: Published, preparation: Preparation, reports: Mapping[st
     }
 
 
-def _offer(exchange: Exchange, roster: Roster, terms: Mapping[str, Terms], conduct: Conduct) -> dict[str, str | None]:
-    """None for who accepted, else the reason that was given."""
+def _offer(exchange: Exchange, roster: Roster, terms: Mapping[str, Terms], conduct: Conduct) -> dict[str, str]:
+    """Who did not accept, and the reason that was given."""
     answers: dict[str, str | None] = dict.fromkeys(terms, SILENT)
 
     def take(name: str, reply: Reply) -> None:
@@ -127,7 +159,9 @@ def _offer(exchange: Exchange, roster: Roster, terms: Mapping[str, Terms], condu
     Errands(exchange, roster, terms, "query.offer", seconds=conduct.offer_seconds, repeat=conduct.repeat_seconds).run(
         lambda name: RecordDict({"offer": ConfigRecord({"terms": terms[name].to_json()})}), take
     )
-    return answers
+    said_no = {name: answer for name, answer in answers.items() if answer is not None}
+    logger.info("an offer to all: %d of %d accepted", len(answers) - len(said_no), len(answers))
+    return said_no
 
 
 def _words(declined: Mapping[str, str]) -> str:

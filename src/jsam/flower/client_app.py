@@ -78,20 +78,25 @@ def _offer(message: Message, context: Context) -> Answer:
         raise Refused(Reason.MALFORMED, "the offer holds no terms that can be read") from error
     if terms.client != files.name:
         raise Refused(Reason.OTHER_CONTRACT, "the offer is for another client")
-    _know(terms.public.model)
-    samples = len(files.records()[1])
-    _ledger(files).accept(terms, sensitivity=files.sensitivity, samples=samples, published=True)
+    inputs, targets = files.records()
+    _know(terms.public.model, inputs)
+    _ledger(files).accept(terms, sensitivity=files.sensitivity, samples=len(targets), published=True)
     return {"accepted": terms.hash}, None
 
 
-def _know(model: str) -> None:
-    """Without the model every draw would be spent for nothing."""
+def _know(model: str, inputs: NDArray[Any]) -> None:
+    """Without the model, or with one for other records, every draw would be spent for nothing."""
     from jsam.flower.models import check_model
+    from jsam.flower.parameters import check_trains
 
     try:
         check_model(model)
     except InputError as error:
         raise Refused(Reason.INVALID_TERMS, "the model is not installed at this client") from error
+    try:
+        check_trains(model, inputs)
+    except InputError as error:
+        raise Refused(Reason.INVALID_TERMS, "the model cannot be trained on this client's kind of records") from error
 
 
 def _close(message: Message, context: Context) -> Answer:

@@ -15,6 +15,7 @@ from jsam.errors import InputError
 from jsam.flower.models import model_named
 from jsam.privacy import derived_seed
 from jsam.training.clipping import ClippingEngine, cross_entropy, sample_weights
+from jsam.training.clipping.layers.base import LARGEST_NORM
 from jsam.training.clipping.per_sample import one_by_one
 from jsam.training.clipping.result import clip_factors
 
@@ -53,6 +54,16 @@ def _size(model_name: str) -> int:
     return len(flattened(model_named(model_name, 0)))
 
 
+def check_trains(model_name: str, inputs: NDArray[Any]) -> None:
+    """Refuse a model whose gradients cannot be clipped or that does not take such inputs; looks at no value of them."""
+    try:
+        _engine(model_name, 1.0, inputs.shape[1:], inputs.dtype.str)
+    except InputError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise InputError(f"model {model_name!r} does not take inputs of shape {tuple(inputs.shape[1:])}") from error
+
+
 def digest(vector: Vector) -> str:
     return hashlib.sha256(np.ascontiguousarray(vector).tobytes()).hexdigest()
 
@@ -63,24 +74,31 @@ def clipped_mean(
     """The mean over all records of their gradients, each clipped; before noise, so it must not leave the machine.
 
     A record whose gradient is not finite counts as 0. To fail instead would be an answer without noise: a server could
-    send parameters that overflow at chosen records only, and learn of them from who fails. For the same reason the
-    whole mean must not become 0 because of one record: that would move it by more than its sensitivity.
+    send parameters that overflow at chosen records only, and learn of them from who fails. For the same reason what one
+    record adds must not hang on another. Records that fp32 cannot clip are clipped one by one in fp64. Others stand in
+    their rows with weight 0, for in a batch of another size, or on another of the engine's paths, all would be rounded
+    differently, and parameters can be made up for which that turns gradients around.
     """
-    model, engine = _engine(model_name, clip_norm)
+    model, engine = _engine(model_name, clip_norm, inputs.shape[1:], inputs.dtype.str)
     put_into(model, parameters)
     records = torch.from_numpy(inputs), torch.from_numpy(targets)
-    try:
-        gradient = engine.clipped_sum(*records, sample_weights([len(targets)], [1], 1)).gradient
-    except InputError:
-        # The engine's check of its first batch compares losses, which are not comparable where they overflow.
-        gradient = torch.full((1,), torch.nan)
-    if not bool(torch.isfinite(gradient).all()):
-        gradient = _record_by_record(model, *records, clip_norm)
+    weights = sample_weights([len(targets)], [1], 1)
+    found = engine.clipped_sum(*records, weights)
+    gradient, odd = found.gradient, ~(found.norms <= LARGEST_NORM)
+    if bool(odd.any()) and not bool(odd.all()):
+        rows = torch.arange(len(odd))
+        rows[odd] = int(torch.nonzero(~odd)[0])
+        gradient = engine.clipped_sum(records[0][rows], records[1][rows], weights * ~odd).gradient
+    if bool(odd.all()) or not bool(torch.isfinite(gradient).all()):
+        gradient, odd = torch.zeros(len(parameters)), torch.ones_like(odd)
+    if bool(odd.any()):
+        alone = _one_by_one(model, records[0][odd], records[1][odd], clip_norm)
+        gradient = gradient.double() + alone / len(targets)
     return gradient.numpy().astype(np.float32)
 
 
-def _record_by_record(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float) -> torch.Tensor:
-    """The same mean, slowly, no record's gradient touching another's."""
+def _one_by_one(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float) -> torch.Tensor:
+    """The sum of clipped gradients, slowly, no record's gradient touching another's."""
     compute = one_by_one(model, cross_entropy)
     size = sum(value.numel() for value in model.parameters() if value.requires_grad)
     total = torch.zeros(size, dtype=torch.float64)
@@ -89,11 +107,18 @@ def _record_by_record(model: nn.Module, inputs: torch.Tensor, targets: torch.Ten
         norm = torch.linalg.vector_norm(gradient)
         if bool(torch.isfinite(norm)):
             total += gradient * clip_factors(norm, clip_norm)
-    return total / len(targets)
+    return total
 
 
 @functools.lru_cache(maxsize=4)
-def _engine(model_name: str, clip_norm: float) -> tuple[nn.Module, ClippingEngine]:
-    """Kept between messages where a process lives on, as in Flower's simulation."""
+def _engine(model_name: str, clip_norm: float, shape: tuple[int, ...], kind: str) -> tuple[nn.Module, ClippingEngine]:
+    """Kept between messages where a process lives on, as in Flower's simulation.
+
+    The engine looks at the first batch that it gets and chooses its path by it. So that this tells nothing of a record,
+    it gets numbers that are no client's, with first weights that are no server's.
+    """
     model = model_named(model_name, 0).train()
-    return model, ClippingEngine(model, clip_norm=clip_norm, loss=cross_entropy)
+    engine = ClippingEngine(model, clip_norm=clip_norm, loss=cross_entropy)
+    made_up = np.random.default_rng(0).random((3, *shape)).astype(np.dtype(kind))
+    engine.clipped_sum(torch.from_numpy(made_up), torch.zeros(3, dtype=torch.int64), torch.ones(3))
+    return model, engine

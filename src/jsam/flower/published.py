@@ -16,6 +16,7 @@ from jsam.errors import InputError
 from jsam.flower.identity import public_key_text
 from jsam.flower.rule import published_rule
 from jsam.flower.terms import PublicInputs
+from jsam.flower.verification import LARGEST_CLIP_NORM, SMALLEST_CLIP_NORM, clip_norm_can_be_held
 from jsam.mechanism.budgeting import loss_weight_for_budget
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.market import Market
@@ -62,6 +63,9 @@ class Published:
         parse_prior(self.prior)
         published_rule(self, self.loss_weight or 1.0)
         _ = self.training
+        if not clip_norm_can_be_held(self.clip_norm):
+            allowed = f"from {SMALLEST_CLIP_NORM:g} to {LARGEST_CLIP_NORM:g}"
+            raise InputError(f"clip_norm is {self.clip_norm:g}; it must lie {allowed}, or every client declines")
 
     @property
     def training(self) -> TrainingSettings:

@@ -66,7 +66,7 @@ def _run(
             store.save_reports(reports)
         else:
             _find(exchange, roster, conduct, set(reports))
-        agreement = agree(exchange, roster, published, conduct, reports)
+        agreement = agree(exchange, roster, published, conduct, reports, store)
         store.save_agreement(published, agreement)
     campaign = _Campaign(exchange, roster, published, conduct, store, agreement, ledger)
     try:
@@ -188,14 +188,19 @@ class _Campaign:
         self.ledger.append([terms.release(ask.request.round, ask.request.multiplicity)])
 
     def _update(self, releases: Mapping[str, Vector], multiplicities: Mapping[str, int]) -> Vector:
-        """Σ m w r / K over those who answered: slots that stayed empty contribute 0, as in the simulator."""
+        """Σ m w r / K over those who answered: slots that stayed empty contribute 0, as in the simulator.
+
+        In the contract's order, not in that of arrival: the same replies give the same model to the last bit, and
+        clients that hold a round against its model would refuse another.
+        """
         contract = self.agreement.contract
         weights = dict.fromkeys(contract.ids, 1.0)
         if contract.update_weights is not None:
             weights = dict(zip(contract.ids, contract.update_weights.tolist(), strict=True))
         total = np.zeros_like(flattened(self.model), dtype=np.float64)
-        for name, release in releases.items():
-            total += (multiplicities[name] * weights[name] / self.settings.per_round) * release.astype(np.float64)
+        for name in (name for name in multiplicities if name in releases):
+            share = multiplicities[name] * weights[name] / self.settings.per_round
+            total += share * releases[name].astype(np.float64)
         return total.astype(np.float32)
 
     def _apply(self, update: Vector, step: float, state: ModelState) -> None:

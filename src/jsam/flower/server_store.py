@@ -5,6 +5,7 @@ It is a run's folder like `jsam simulate` makes (config, contract, schedule, led
 published.json    what was published, before the first question
 reports.json      what clients reported; once it is there nobody is asked again
 nodes.json        which node gave which name
+offer-1.json      the plan as it was first offered, before it was; offer-2.json: the one after declines
 agreement.json    who accepted which terms and who declined; once it is there nothing is offered again
 checkpoint.npz    parameters, momentum and the number of rounds that were applied
 replies/          the replies to the round that is being asked for, each stored before the next is waited for
@@ -30,13 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jsam.errors import InputError, JsamError
-from jsam.flower.agreement import Agreement
+from jsam.flower.agreement import Agreement, Draft
 from jsam.flower.elicitation import Report
 from jsam.flower.published import Published
 from jsam.flower.terms import Terms
 from jsam.privacy import Ledger, Schedule
 from jsam.privacy.files import write_atomically
-from jsam.training.contracts import load_contract
+from jsam.training.contracts import contract_from_dict, load_contract
 from jsam.training.environment import versions
 from jsam.training.preparation import Preparation
 from jsam.training.records import RUN_FORMAT, RunFolder, write_json
@@ -134,6 +135,30 @@ class ServerStore:
 
     def save_nodes(self, nodes: Mapping[str, int]) -> None:
         write_json(self.path / "nodes.json", nodes)
+
+    def draft(self, published: Published, attempt: int) -> Draft | None:
+        name = f"offer-{attempt}.json"
+        if not (self.path / name).exists():
+            return None
+        stored = self._read(name)
+        contract = contract_from_dict(stored["contract"], name)
+        schedule = Schedule(num_clients=contract.num_clients, draws=np.array(stored["draws"]))
+        return Draft(
+            preparation=Preparation.of(contract, published.training, tuple(stored["samples"]), schedule),
+            terms={client: Terms.from_dict(values) for client, values in stored["terms"].items()},
+            declined=stored["declined"],
+        )
+
+    def save_draft(self, attempt: int, draft: Draft) -> None:
+        preparation = draft.preparation
+        content = {
+            "contract": preparation.contract.as_dict(),
+            "draws": preparation.schedule.draws.tolist(),
+            "samples": list(preparation.sizes),
+            "terms": {client: terms.as_dict() for client, terms in draft.terms.items()},
+            "declined": dict(draft.declined),
+        }
+        write_json(self.path / f"offer-{attempt}.json", content)
 
     def agreement(self, published: Published) -> Agreement | None:
         if not (self.path / "agreement.json").exists():

@@ -15,6 +15,8 @@ from jsam.privacy import epsilon_of, noise_multiplier
 # Products of a few floats agree to this (relative), whatever the machine; the promise itself is judged without it.
 ROUNDING = 1e-9
 LOSS_WEIGHT = "loss weight"
+# Gradients are clipped in fp32. Far outside of these bounds squares vanish or overflow, and then C bounds nothing.
+SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM = 1e-6, 1e6
 
 
 class Status(StrEnum):
@@ -63,6 +65,7 @@ def verify(terms: Terms, sensitivity: float | None = None, samples: int | None =
         raise InputError(f"sensitivity is {sensitivity:g}; it must be finite and at least 0")
     checks = (
         _hash(terms),
+        _clip_norm(terms),
         *_noise(terms),
         _draws(terms),
         _delta(terms),
@@ -111,6 +114,16 @@ def loss_weight_unchecked(why: str) -> Check:
 def _hash(terms: Terms) -> Check:
     good = terms.hash == terms.digest
     return _check("hash", good, "fits the content" if good else f"is {terms.hash[:64]}; the content has {terms.digest}")
+
+
+def clip_norm_can_be_held(clip_norm: float) -> bool:
+    return SMALLEST_CLIP_NORM <= clip_norm <= LARGEST_CLIP_NORM
+
+
+def _clip_norm(terms: Terms) -> Check:
+    good = clip_norm_can_be_held(terms.clip_norm)
+    words = f"{'lies' if good else 'does not lie'} from {SMALLEST_CLIP_NORM:g} to {LARGEST_CLIP_NORM:g}"
+    return _check("clip norm", good, f"{terms.clip_norm:g} {words}, where fp32 can hold it")
 
 
 def _noise(terms: Terms) -> Iterator[Check]:

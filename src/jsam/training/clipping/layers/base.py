@@ -18,6 +18,10 @@ from torch import Tensor, nn
 from jsam.training.clipping.result import LONGEST_FP32_SUM
 from jsam.training.clipping.workspace import Workspace
 
+# The square root of the largest fp32. An example with inputs or gradients beyond it counts as nothing: the products of
+# fp32 with which they are weighted round by up to 2⁻¹⁵⁰, and times such inputs that would be no small number either.
+LARGEST_NORM = 2.0**63.5
+
 
 class CannotFuseError(Exception):
     """This use of a layer is outside its rule; the engine then takes per-sample gradients instead."""
@@ -117,8 +121,13 @@ def add_weighted(total: Tensor, per_sample: Tensor, factors: Tensor) -> None:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """Euclidean norms over all but the first dimension, as accurate as `SAFETY_MARGIN` takes them to be."""
+    """Euclidean norms over all but the first dimension, as accurate as `SAFETY_MARGIN` takes them to be.
+
+    On the CPU in fp64, short rows too: a norm is often a factor, and a server may make parameters up with gradients of
+    1e-23 at a layer's output and inputs of 1e19. In fp32 the squares of the one are 0; the product of both is no small
+    number. Norms beyond `LARGEST_NORM` are infinite.
+    """
     flat = rows.flatten(1).contiguous()  # else a whole row may be one chain, not eight
-    dtype = None if flat.shape[1] <= LONGEST_FP32_SUM else torch.float64
+    dtype = None if flat.is_cuda and flat.shape[1] <= LONGEST_FP32_SUM else torch.float64
     norms: Tensor = torch.linalg.vector_norm(flat, dim=1, dtype=dtype)
-    return norms
+    return norms.masked_fill_(norms > LARGEST_NORM, torch.inf)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, add_weighted, row_norms
+from jsam.training.clipping.layers.base import LARGEST_NORM, BlockFloats, Call, LayerRule, add_weighted, row_norms
 from jsam.training.clipping.result import LONGEST_FP32_SUM
 
 # How many multiply-adds one kept gradient entry is worth: it is written once and read twice.
@@ -194,5 +194,8 @@ class ProductRule(LayerRule):
             pieces = self.right(call, source, start, stop)
             rights.append(torch.cat([p.transpose(1, 2) if self.transposed else p for p in pieces], dim=2).double())
         left, right = torch.cat(lefts, dim=2), torch.cat(rights, dim=1)
-        products = torch.bmm(left.transpose(1, 2), left).mul_(torch.bmm(right, right.transpose(1, 2)))
-        return products.view(stop - start, -1).sum(dim=1).clamp_(min=0.0).sqrt_()
+        inner = torch.bmm(right, right.transpose(1, 2))
+        beyond = (inner.diagonal(dim1=1, dim2=2) > LARGEST_NORM**2).view(stop - start, -1).any(dim=1)
+        products = torch.bmm(left.transpose(1, 2), left).mul_(inner)
+        norms = products.view(stop - start, -1).sum(dim=1).clamp_(min=0.0).sqrt_()
+        return norms.masked_fill_(beyond, torch.inf)
