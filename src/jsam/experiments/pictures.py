@@ -122,7 +122,7 @@ def _straggler(results: Results) -> Panel:
 def _tuning(results: Results, dataset: str) -> list[Panel]:
     """A panel for each tuned cost and similarity, a curve for each c₂, with and without momentum.
 
-    A step with momentum adds up to 1/(1 − momentum) plain ones, so they share an axis. Of the schedules the better counts.
+    A step with momentum adds up to 1/(1 − momentum) plain ones, so they share an axis. The better schedule counts.
     """
     best: dict[tuple[str, str, float], float] = {}
     for cell in results.cells(f"tuning-{dataset}"):
