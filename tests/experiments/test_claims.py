@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
-from jsam.experiments.claims import FAILS, HOLDS, NOISE, NOT_RUN, SO_FAR, Claim, all_claims, judged
+from jsam.experiments.claims import FAILS, HOLDS, NOISE, NOT_RUN, SO_FAR, TOO_FEW, Claim, all_claims, judged
 from jsam.experiments.config import RunConfig
 from jsam.experiments.places import Places
 from jsam.experiments.results import Difference, Results
@@ -92,6 +93,7 @@ def test_two_standard_errors_are_noise() -> None:
     assert judged(difference(-1.0, 0.4)) == FAILS
     assert judged(difference(9.0, 0.4), 8.0) == HOLDS
     assert judged(difference(8.5, 0.4), 8.0) == NOISE
+    assert judged(difference(50.0, math.inf)) == TOO_FEW
 
 
 def test_the_error_of_a_difference_is_that_of_the_seeds() -> None:

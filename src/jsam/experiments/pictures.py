@@ -35,28 +35,32 @@ class Picture:
 
 
 def pictures_of(results: Results) -> list[Picture]:
-    """Every figure; one without any run says so."""
+    """Every figure of which there is a run."""
     found = []
     for dataset, name in NAMES.items():
         caption = f"{name}: accuracy against expected cost, Lemma 1's noise; bands: one standard deviation over seeds."
-        found.append(Picture(name=f"panels-{dataset}", caption=caption, content=_panels(results, f"panels-{dataset}")))
+        content = _panels(results, f"panels-{dataset}")
+        if content is not None:
+            found.append(Picture(name=f"panels-{dataset}", caption=caption, content=content))
     for dataset, name in NAMES.items():
         caption = f"{name} again with the noise that every contract truly needs."
         content = _panels(results, f"exact-{dataset}", log=True)
-        found.append(Picture(name=f"exact-{dataset}", caption=caption, content=content))
+        if content is not None:
+            found.append(Picture(name=f"exact-{dataset}", caption=caption, content=content))
     straggler = _straggler(results)
-    found.append(
-        Picture(
-            name="straggler",
-            caption="Accuracy as the most sensitive client sells less and less privacy.",
-            content=panels_picture([straggler], x_label="ε of one client (log scale)", y_label=ACCURACY, log=True),
-        )
-    )
+    if not straggler.empty:
+        content = panels_picture([straggler], x_label="ε of one client (log scale)", y_label=ACCURACY, log=True)
+        caption = "Accuracy as the most sensitive client sells less and less privacy."
+        found.append(Picture(name="straggler", caption=caption, content=content))
     for dataset, name in NAMES.items():
         label = "learning rate ÷ (1 − momentum)"
-        content = panels_picture(_tuning(results, dataset), x_label=label, y_label=HELD, log=True)
-        caption = f"{name}: held-out accuracy of JSAM against the step; dash-dotted without momentum, else with 0.9."
-        found.append(Picture(name=f"tuning-{dataset}", caption=caption, content=content))
+        tuned = _tuning(results, dataset)
+        if tuned:
+            content = panels_picture(tuned, x_label=label, y_label=HELD, log=True)
+            caption = (
+                f"{name}: held-out accuracy of JSAM against the step; dash-dotted without momentum, else with 0.9."
+            )
+            found.append(Picture(name=f"tuning-{dataset}", caption=caption, content=content))
     weights = _noise_weights(results)
     if any(len(points) > 1 for panel in weights for points in panel.curves.values()):
         content = panels_picture(weights, x_label="Q (log scale)", y_label=HELD, log=True)
@@ -82,7 +86,7 @@ def pictures_of(results: Results) -> list[Picture]:
     return found
 
 
-def _panels(results: Results, spec_id: str, *, log: bool = False) -> bytes:
+def _panels(results: Results, spec_id: str, *, log: bool = False) -> bytes | None:
     cells = results.cells(spec_id)
     wanted = [s for s in published.SIMILARITIES if any(cell.config.similarity == s for cell in cells)]
     panels = [
@@ -101,6 +105,8 @@ def _panels(results: Results, spec_id: str, *, log: bool = False) -> bytes:
         )
         for s in wanted
     ]
+    if all(panel.empty for panel in panels):
+        return None
     label = "expected cost (log scale)" if log else "expected cost"
     return panels_picture(panels, x_label=label, y_label=ACCURACY, log=log)
 
@@ -135,8 +141,7 @@ def _tuning(results: Results, dataset: str) -> list[Panel]:
     panels: dict[str, dict[str, list[Point]]] = {}
     for (title, name, step), reached in sorted(best.items()):
         panels.setdefault(title, {}).setdefault(name, []).append(Point(x=step, mean=reached))
-    found = [Panel(title=title, curves=curves) for title, curves in panels.items()]
-    return found or [Panel(title="", curves={})]
+    return [Panel(title=title, curves=curves) for title, curves in panels.items()]
 
 
 def _noise_weights(results: Results) -> list[Panel]:

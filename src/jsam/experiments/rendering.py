@@ -12,7 +12,7 @@ from jsam.experiments import published
 from jsam.experiments.claims import GAIN_COSTS, NAMES, Claim, all_claims
 from jsam.experiments.pictures import Picture, pictures_of
 from jsam.experiments.places import Places
-from jsam.experiments.results import Results
+from jsam.experiments.results import Difference, Results
 from jsam.experiments.spec import load_specs
 from jsam.experiments.tabulate import READABLE, Cell, readable
 from jsam.report import page
@@ -20,6 +20,7 @@ from jsam.report.files import write_atomically
 
 LEVELS = {"mnist": (80.0, 90.0, 95.0), "cifar10": (40.0, 50.0, 60.0)}
 SUMMARY = ("data set", "s", "JSAM at cost 590", "in the paper", "JSAM − USBM at costs 1 to 3")
+NOT_YET = "*Not run yet.*\n"
 STOCK = ("experiment", "runs", "device time")
 REACHED = ("data set", "s", "accuracy", *published.MECHANISMS)
 
@@ -38,7 +39,7 @@ def render_all(places: Places, ids: Sequence[str] = ()) -> list[Path]:
     files[places.output / "index.html"] = _page(results, pictures, claims).encode()
     for document in (places.home / "docs" / "reproduction.md", places.home / "README.md"):
         if document.exists() and places.output == places.results:
-            files[document] = _documentation(document.read_text(encoding="utf-8"), results, claims).encode()
+            files[document] = _documentation(document.read_text(encoding="utf-8"), results, claims, pictures).encode()
     for path, content in files.items():
         write_atomically(path, content)
     return list(files)
@@ -106,6 +107,17 @@ def _stock(results: Results) -> list[tuple[str, Sequence[str]]]:
     return rows
 
 
+def _gain(gain: Difference | None) -> str:
+    if gain is None:
+        return "not run"
+    so_far = (
+        ""
+        if gain.complete
+        else f" so far ({gain.settings} of {len(GAIN_COSTS)} costs, {gain.seeds} seed{'s' * (gain.seeds > 1)})"
+    )
+    return f"{gain.mean:+.1f}{so_far}"
+
+
 def _summary(results: Results) -> list[list[str]]:
     """JSAM's rows of both tables, and its gain over USBM at low cost."""
     rows = []
@@ -122,7 +134,7 @@ def _summary(results: Results) -> list[list[str]]:
                         f"{c.similarity:g}",
                         "–" if ours is None else f"{ours:.2f}",
                         "–" if paper is None else f"{paper:.2f}",
-                        "–" if gain is None else f"{gain.mean:+.1f}",
+                        _gain(gain),
                     ]
                 )
     return rows
@@ -137,14 +149,22 @@ def _chosen(results: Results) -> list[tuple[str, Sequence[str]]]:
     return [("", pair) for pair in flat(dict(results.chosen.values))]
 
 
-def _documentation(text: str, results: Results, claims: Sequence[Claim]) -> str:
-    """Fill what stands between <!-- name --> and <!-- end --> lines."""
+def _documentation(text: str, results: Results, claims: Sequence[Claim], pictures: Sequence[Picture]) -> str:
+    """Fill what stands between <!-- name --> and <!-- end --> lines; `figure` blocks only where there is a figure."""
+    drawn = {picture.name: picture for picture in pictures}
+    text = re.sub(
+        r"(<!-- figure (\S+) -->\n).*?(<!-- end -->)",
+        lambda match: f"{match[1]}{_figure(drawn.get(match[2]), match[2])}{match[3]}",
+        text,
+        flags=re.DOTALL,
+    )
+    reached = [cells for _, cells in _reached(results)]
     parts: dict[str, str] = {
         "claims": _markdown(
             ("where", "statement", "verdict", "numbers"),
             [(c.source, c.statement, c.verdict, c.numbers) for c in claims],
         ),
-        "reached": _markdown(REACHED, [cells for _, cells in _reached(results)]),
+        "reached": _markdown(REACHED, reached) if any(any(c != "–" for c in row[3:]) for row in reached) else NOT_YET,
         "stock": _markdown(STOCK, [cells for _, cells in _stock(results)]),
         "summary": _markdown(SUMMARY, _summary(results)),
         "chosen": _markdown(("name", "value"), [cells for _, cells in _chosen(results)]),
@@ -154,6 +174,10 @@ def _documentation(text: str, results: Results, claims: Sequence[Claim]) -> str:
         block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         text = block.sub(lambda match, content=content: f"{match[1]}{content}{match[2]}", text)  # type: ignore[misc]
     return text
+
+
+def _figure(picture: Picture | None, name: str) -> str:
+    return NOT_YET if picture is None else f"![{picture.caption}](../results/paper/figures/{name}.png)\n"
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

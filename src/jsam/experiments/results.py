@@ -20,7 +20,7 @@ from jsam.experiments.tabulate import Cell, cells
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A paired difference in points: its mean, its standard error and its largest value over settings.
+    """A paired difference in points: its mean over settings, its standard error and its largest value over settings.
 
     The error is the larger of two: that of the seeds' means, since runs of one seed share their clients, and that over
     settings, since two or three seeds may agree by chance.
@@ -45,7 +45,7 @@ class Difference:
         by_setting = _means((setting, value) for _, setting, value in pairs)
         errors = [_error(group.values()) for group in (by_seed, by_setting) if len(group) > 1]
         return cls(
-            mean=statistics.fmean(value for *_, value in pairs),
+            mean=statistics.fmean(by_setting.values()),
             error=max(errors, default=math.inf),
             largest=max(by_setting.values()),
             seeds=len(by_seed),
@@ -56,7 +56,8 @@ class Difference:
 
     def __str__(self) -> str:
         spread = "" if math.isinf(self.error) else f" ± {self.error:.1f}"
-        seeds = f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
+        most = "" if self.complete or self.seeds == 1 else "up to "
+        seeds = f"{most}{self.seeds} seed{'s' if self.seeds > 1 else ''}"
         where = f"above 0 in {self.ahead} of {self.settings} settings, {seeds}"
         return f"mean {self.mean:+.1f}{spread} points, largest {self.largest:+.1f} ({where})"
 
