@@ -80,3 +80,11 @@ def test_data_of_another_kind_are_refused(file: Path) -> None:
     data.mkdir()
     with pytest.raises(InputError, match="Is a directory"):
         ClientFiles.load(file).records()
+
+
+@pytest.mark.parametrize("name", ["data", "ledger", "policy"])
+def test_a_path_that_is_no_text_is_refused(name: str, file: Path) -> None:
+    lines = [line for line in file.read_text().splitlines() if not line.startswith(name)]
+    file.write_text("\n".join([*lines, f"{name} = 3"]))
+    with pytest.raises(InputError, match=f"{name} is 3; it must be a path in quotes"):
+        ClientFiles.load(file)

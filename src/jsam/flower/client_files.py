@@ -70,6 +70,9 @@ class ClientFiles:
         if unknown or missing:
             words = [f"lacks {name}" for name in missing] + [f"has unknown {name}" for name in unknown]
             raise InputError(f"client file {path} {', '.join(words)}; it may hold: {', '.join(_FIELDS)}")
+        for name in ("data", "ledger", "policy"):
+            if not isinstance(stored.get(name, ""), str):
+                raise InputError(f"client file {path}: {name} is {stored[name]!r}; it must be a path in quotes")
         folder = path.parent
         policy = Policy.load(folder / stored["policy"]) if "policy" in stored else Policy()
         try:
