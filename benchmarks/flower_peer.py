@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-NEEDS = "flwr with its simulation extra: pip install 'jsam[flower]'"
+NEEDS = "flwr with its simulation extra: pip install '.[flower]'"
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",

@@ -21,7 +21,7 @@ def require(module: str, *, extra: str) -> ModuleType:
         # A module that is there but cannot find one of its own imports is broken, not missing.
         if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
             raise
-        reason = f"{module} is not installed: pip install 'jsam[{extra}]'"
+        reason = f"{module} is not installed: pip install '.[{extra}]'"
         if os.environ.get("JSAM_REQUIRE_ALL") == "1":
             pytest.fail(f"{reason} (JSAM_REQUIRE_ALL=1 allows no skips)", pytrace=False)
         pytest.skip(reason, allow_module_level=True)

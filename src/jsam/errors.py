@@ -6,6 +6,11 @@ Every message says what was given, where, and what is allowed. The command line 
 from __future__ import annotations
 
 
+def install_hint(extra: str) -> str:
+    """How to get an extra. Not `pip install jsam[…]`: on the public index that name is another project's."""
+    return f"install jsam with its extra '{extra}', e.g. pip install '.[{extra}]' in a checkout"
+
+
 class JsamError(Exception):
     """Base of all errors that jsam raises on purpose."""
 

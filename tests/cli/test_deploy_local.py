@@ -19,7 +19,10 @@ from jsam.cli import main
     ("options", "words"),
     [
         (["--clients", "0"], "--clients"),
-        (["--format", "csv"], "table or json"),
+        (["--format", "csv"], "'table', 'json'"),
+        (["--budget-probability", "0.9"], "--budget-probability needs --budget"),
+        (["--mechanism", "fsbm-9"], "fsbm-9 selects 9 of 3 clients"),
+        (["--mechanism", "bbm-2"], "bbm-2 selects by local loss"),
         (["--loss-weight", "5", "--budget", "5"], "not both"),
         (["--dataset", "nothing"], "nothing"),
         (["--mechanism", "best"], "unknown mechanism"),
@@ -36,6 +39,18 @@ def test_bad_input_is_one_line_and_starts_nothing(
     assert words in error
     assert error.count("\n") == 1
     assert not (folder / "logs").exists()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/dev/null/below"])
+def test_an_output_that_cannot_be_a_folder_is_one_line(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert main(["deploy-local", "--output", str(tmp_path / place)]) == 2
+    error = capsys.readouterr().err
+    assert "cannot be used" in error
+    assert error.count("\n") == 1
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_an_earlier_deployment_is_left_alone(tmp_path: Path) -> None:

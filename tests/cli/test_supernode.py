@@ -39,6 +39,38 @@ def test_the_statement_has_the_sums_over_all_campaigns(run: Run, client: Path) -
     }  # fmt: skip
 
 
+def test_the_table_says_what_is_done_and_keeps_long_names_whole(
+    run: Run, client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    ledger = ClientLedger(ClientFiles.load(client).ledger)
+    terms = offer(campaign="winter-campaign-of-the-three-hospitals")
+    ledger.accept(terms)
+    for index in range(terms.participations):
+        ledger.answer(ask(terms, index), noisy, model=MODEL)
+    shown = run("supernode", client, "--statement").out
+    assert "…" not in shown
+    (spring,) = [line for line in shown.splitlines() if "spring" in line]
+    (winter,) = [line for line in shown.splitlines() if "winter" in line]
+    assert "open" in spring
+    assert "done" in winter
+
+
+@pytest.mark.parametrize("address", ["foo", "foo:", ":8000", "foo:port", "foo:0", "foo:70000"])
+def test_an_address_without_a_port_is_refused_at_once(address: str, run: Run, client: Path) -> None:
+    result = run("supernode", client, "--superlink", address, "--insecure")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "must be HOST:PORT" in result.err
+
+
+def test_data_that_cannot_be_read_are_refused_before_a_process_starts(run: Run, client: Path) -> None:
+    (client.parent / "data.npz").unlink()
+    result = run("supernode", client, "--superlink", "127.0.0.1:1", "--insecure")
+    assert result.code == 2
+    assert "data.npz cannot be read: No such file" in result.err
+    assert "Traceback" not in result.err
+
+
 def test_the_table_says_the_sums_and_what_was_withdrawn(run: Run, client: Path) -> None:
     shown = run("supernode", client, "--statement").out
     assert "δ = 2e-05" in shown

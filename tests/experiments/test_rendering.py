@@ -92,3 +92,30 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "has no folder experiments/paper" in capsys.readouterr().err
     assert main(["reproduce", "table", "nothing"]) == 2
     assert "there is no experiment 'nothing'" in capsys.readouterr().err
+
+
+def test_rows_without_runs_show_the_cost_that_was_set(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "table", "panels-mnist", "--root", str(places.home)]) == 0
+    out = capsys.readouterr().out
+    assert "(1)" in out
+    assert main(["reproduce", "table", "panels-mnist", "--format", "json", "--root", str(places.home)]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert all(row["nominal_cost"] > 0 for row in rows if row["seeds"] == 0)
+
+
+def test_a_planner_experiment_says_that_it_has_no_table(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "table", "structure", "--root", str(places.home)]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "structure has no table" in err
+
+
+def test_render_without_matplotlib_is_one_line(
+    places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["reproduce", "render", "--root", str(places.home)]) == 2
+    err = capsys.readouterr().err
+    assert "reproduce render needs matplotlib" in err
+    assert "pip install '.[plot]'" in err
+    assert err.count("\n") == 1

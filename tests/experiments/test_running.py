@@ -223,3 +223,18 @@ def test_each_sweep_leaves_its_time_and_merging_adds_them_up(places: Places, tmp
     seconds, runs = Results(places).device_time(sweep.experiment)
     assert seconds == pytest.approx(sweep.seconds + 7.0)
     assert runs == first.made + 2
+
+
+@pytest.mark.parametrize(("option", "value"), [("--device", "tpu"), ("--device", "cuda:99"), ("--precision", "fp8")])
+def test_a_device_that_is_not_there_is_refused_before_anything_is_computed(
+    option: str, value: str, places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("something was computed")
+
+    monkeypatch.setattr("jsam.experiments.planning.loss_weight_for_budget", never)
+    monkeypatch.setattr("jsam.experiments.planning._local_losses", never)
+    assert main(["run", option, value, "--root", str(places.home)]) == 2
+    err = capsys.readouterr().err
+    assert f"{option[2:]} is {value!r}" in err
+    assert err.count("\n") == 1

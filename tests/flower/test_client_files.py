@@ -59,3 +59,32 @@ def test_data_that_do_not_fit_together_are_refused(file: Path) -> None:
     np.savez(file.parent / "data.npz", inputs=np.zeros((2, 3)), targets=np.zeros(1, dtype=np.int64))
     with pytest.raises(InputError, match="2 inputs and 1 targets"):
         ClientFiles.load(file).records()
+
+
+def test_data_of_another_kind_are_refused(file: Path) -> None:
+    """Text, one bare array, half a file, other names, and a folder."""
+    data = file.parent / "data.npz"
+    whole = data.read_bytes()
+    for content in (b"some text", b"", whole[: len(whole) // 2]):
+        data.write_bytes(content)
+        with pytest.raises(InputError, match=r"is no \.npz file"):
+            ClientFiles.load(file).records()
+    with data.open("wb") as target:
+        np.save(target, np.zeros(3))
+    with pytest.raises(InputError, match=r"is no \.npz file"):
+        ClientFiles.load(file).records()
+    np.savez(data, images=np.zeros(3), targets=np.zeros(3))
+    with pytest.raises(InputError, match="`inputs` and `targets`"):
+        ClientFiles.load(file).records()
+    data.unlink()
+    data.mkdir()
+    with pytest.raises(InputError, match="Is a directory"):
+        ClientFiles.load(file).records()
+
+
+@pytest.mark.parametrize("name", ["data", "ledger", "policy"])
+def test_a_path_that_is_no_text_is_refused(name: str, file: Path) -> None:
+    lines = [line for line in file.read_text().splitlines() if not line.startswith(name)]
+    file.write_text("\n".join([*lines, f"{name} = 3"]))
+    with pytest.raises(InputError, match=f"{name} is 3; it must be a path in quotes"):
+        ClientFiles.load(file)

@@ -112,7 +112,7 @@ def test_a_run_that_is_given_up_says_after_how_long(
     federation.waited = lambda: RunStatus(run_id="7", status="running")
     assert _deploy(tmp_path / "d", "--limit", "5") == 2
     assert federation.timeout == 5
-    assert "it was not over after 5 s" in capsys.readouterr().err
+    assert "given up after 5 s (--limit); the run was still running" in capsys.readouterr().err
 
 
 def test_a_superlink_that_dies_is_a_failed_run_with_statements(

@@ -22,6 +22,7 @@ from jsam.flower.published import Published
 from jsam.flower.server_campaign import CampaignStoppedError
 from jsam.flower.server_store import ServerStore
 from jsam.training.contracts import load_contract
+from jsam.training.data.errors import MissingDataError
 from tests.flower.loopback import Federation, no_noise, published
 
 
@@ -289,3 +290,13 @@ def test_a_server_killed_in_the_middle_of_an_offer_offers_the_same_to_all(hit: i
     for message in offers:
         said.setdefault(message.metadata.dst_node_id, set()).add(str(message.content.config_records["offer"]["terms"]))
     assert {len(words) for words in said.values()} == {1}
+
+
+def test_without_its_own_test_data_the_server_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JSAM_DATA_DIR", str(tmp_path / "nothing"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    federation = Federation.make(tmp_path, [0.2, 0.4])
+    with pytest.raises(MissingDataError, match="jsam data fetch mnist"):
+        federation.run(published(), dataset="mnist")
+    assert federation.grid.log == []
+    assert "jsam data fetch mnist" in (tmp_path / "server" / "outcome.json").read_text()

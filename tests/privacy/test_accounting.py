@@ -241,5 +241,5 @@ def test_unusable_input_is_refused_in_words() -> None:
 
 def test_the_second_accountant_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(NotSupportedError, match=r"install jsam\[train\]"):
+    with pytest.raises(NotSupportedError, match=r"extra .train."):
         spent_epsilons_pld(train(np.array([1.0]), rounds=2), 1e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, with_options
-from jsam.cli.output import EXIT_BAD_INPUT, Format, deliver, fail, rendered, say
+from jsam.cli.output import EXIT_BAD_INPUT, PageFormat, deliver, fail, rendered, say
 from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_torch
-from jsam.errors import InputError
+from jsam.errors import InputError, install_hint
 from jsam.report.plain import json_text
 
 if TYPE_CHECKING:
@@ -61,8 +63,8 @@ def deploy_local(
         Path, typer.Option(metavar="FOLDER", help="Where everything goes.", rich_help_panel=RESULT)
     ] = Path("out/deploy-local"),
     format: Annotated[  # noqa: A002 - the option's name
-        Format, typer.Option(help="table or json.", rich_help_panel=RESULT)
-    ] = Format.TABLE,
+        PageFormat, typer.Option(help="What the result is written as.", rich_help_panel=RESULT)
+    ] = PageFormat.TABLE,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine, run a campaign among them, and show what each client's own
     ledger says.
@@ -71,23 +73,19 @@ def deploy_local(
     the same. Exit codes: 0 done, 1 a client is over its contract, 2 bad input or a run that failed.
     """
     _require_flower()
-    from jsam.flower.local_campaign import run_local
+    from jsam.flower.local_campaign import check_size, run_local
     from jsam.flower.processes import interruptible
     from jsam.flower.published import Published
 
-    if format is Format.CSV:
-        raise InputError("--format csv is not offered here; it must be table or json")
     if economy.loss_weight is None and economy.budget is None:
-        loss_weight: float | None = DEFAULT_LOSS_WEIGHT
-    else:
-        economy.check()
-        loss_weight = economy.loss_weight
+        economy = dataclasses.replace(economy, loss_weight=DEFAULT_LOSS_WEIGHT)
+    economy.check()
     folder = _fresh(output)
     published = Published(
         campaign=f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}",
         prior=economy.prior or "uniform:0,1",
         mechanism=mechanism,
-        loss_weight=loss_weight,
+        loss_weight=economy.loss_weight,
         budget=economy.budget,
         budget_probability=economy.budget_probability,
         noise_weight=economy.noise_weight,
@@ -102,6 +100,8 @@ def deploy_local(
         delta=delta,
         seed=economy.seed,
     )
+    check_size(published, clients)
+    _make(folder)
     began = time.monotonic()
     try:
         with interruptible(), _Screen(rounds) as screen:
@@ -125,16 +125,32 @@ def _require_flower() -> None:
     from importlib.util import find_spec
 
     if find_spec("flwr") is None:
-        raise InputError("deploy-local needs Flower, which is not installed: pip install 'jsam[flower]'")
+        raise InputError(f"deploy-local needs Flower, which is not installed: {install_hint('flower')}")
 
 
 def _fresh(output: Path) -> Path:
     """The folder asked for, or the next free one beside it: accounts are never written over."""
     for number in range(1, 1000):
         folder = output if number == 1 else output.with_name(f"{output.name}-{number}")
-        if not folder.exists() or not any(folder.iterdir()):
-            return folder
+        try:
+            if not folder.exists() or not any(folder.iterdir()):
+                return folder
+        except OSError as error:
+            raise _unusable(folder, error) from error
     raise InputError(f"--output {output}: a thousand deployments lie there already; choose another folder")
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # A folder that was there may still be closed to us.
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _unusable(folder: Path, error: OSError) -> InputError:
+    return InputError(f"--output {folder} cannot be used: {error.strerror or error}; it must be a folder of your own")
 
 
 class _Screen:
@@ -166,8 +182,8 @@ class _Screen:
             self._bar(record)
 
 
-def _text(result: LocalResult, folder: Path, seconds: float, format: Format) -> str:  # noqa: A002
-    if format is Format.JSON:
+def _text(result: LocalResult, folder: Path, seconds: float, format: PageFormat) -> str:  # noqa: A002
+    if format is PageFormat.JSON:
         return json_text({**result.as_dict(), "folder": str(folder), "seconds": round(seconds, 1)})
     from rich.table import Table
     from rich.text import Text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from jsam.errors import InputError
+from jsam.errors import InputError, install_hint
 from jsam.report.files import check_target, same_file, writing
 
 if TYPE_CHECKING:
@@ -28,6 +28,13 @@ EXIT_STOPPED = 130  # as shells report an interrupt
 EXIT_PIPE_CLOSED = 141  # as shells report a closed pipe
 
 PICTURES = (".png", ".pdf", ".svg")
+
+
+class PageFormat(StrEnum):
+    """What a result of more than one table is written as."""
+
+    TABLE = "table"
+    JSON = "json"
 
 
 class Format(StrEnum):
@@ -68,10 +75,15 @@ def check_targets(output: Path | None, plot: Path | None = None, *, sources: Seq
         raise InputError(f"--output and --plot both name {str(plot)!r}; each needs a file of its own")
     if plot.suffix.lower() not in PICTURES:
         raise InputError(f"--plot {str(plot)!r}: the name must end in {' or '.join(PICTURES)}")
+    require_matplotlib("--plot")
+
+
+def require_matplotlib(what: str) -> None:
+    """One line instead of a traceback where pictures cannot be drawn."""
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
-        raise InputError("--plot needs matplotlib, which is not installed: pip install 'jsam[plot]'")
+        raise InputError(f"{what} needs matplotlib, which is not installed: {install_hint('plot')}")
 
 
 def chosen_format(chosen: Format | None, output: Path | None) -> Format:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jsam.cli.output import Format, deliver, rendered, say
+from jsam.cli.output import Format, deliver, rendered, require_matplotlib, say
 from jsam.cli.running import require_torch
 
 if TYPE_CHECKING:
@@ -142,6 +142,9 @@ def table(
     specs, places = _opened(ids, root, output)
     groups = table_rows([spec for spec in specs if ids or spec.kind == "training"], places)
     rows = [row for group in groups.values() for row in group]
+    for spec in specs if ids else ():
+        if spec.kind == "planner":
+            say(f"{spec.id} has no table, only figures and claims: jsam reproduce render")
     if form is Format.JSON:
         deliver(json.dumps(rows, indent=1) + "\n", None)
     elif form is Format.CSV:
@@ -151,12 +154,13 @@ def table(
         parts = [
             plain_table(READABLE, [readable(row) for row in group], titles[name]) for name, group in groups.items()
         ]
-        deliver(rendered(*parts), None)
+        deliver(rendered(*parts) if parts else "", None)
 
 
 @app.command()
 def render(ids: Ids = None, *, root: Root = None, output: Output = None) -> None:
     """Figures and one page from what is stored; nothing is run, and what is missing is shown as missing."""
+    require_matplotlib("reproduce render")
     from jsam.experiments.places import Places
     from jsam.experiments.rendering import render_all
 

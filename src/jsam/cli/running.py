@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsam.cli.output import rendered, say
-from jsam.errors import InputError, NotSupportedError
+from jsam.errors import InputError, NotSupportedError, install_hint
 
 if TYPE_CHECKING:
     from jsam.training.settlement import Settlement
@@ -24,7 +24,7 @@ def require_torch() -> None:
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
-        raise InputError("training needs torch, which is not installed: pip install 'jsam[train]'")
+        raise InputError(f"training needs torch, which is not installed: {install_hint('train')}")
 
 
 @contextlib.contextmanager

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from jsam.cli.options import RESULT, with_options
-from jsam.cli.output import Format, deliver, rendered, say
-from jsam.errors import InputError
+from jsam.cli.output import PageFormat, deliver, rendered, say
+from jsam.errors import InputError, install_hint
 from jsam.report.plain import json_text
 
 EXAMPLES = """
@@ -50,8 +51,8 @@ def supernode(
         bool, typer.Option("--statement", help="Only show what the ledger says.", rich_help_panel=RESULT)
     ] = False,
     format: Annotated[  # noqa: A002 - the option's name
-        Format, typer.Option(help="Of the statement: table or json.", rich_help_panel=RESULT)
-    ] = Format.TABLE,
+        PageFormat, typer.Option(help="Of the statement.", rich_help_panel=RESULT)
+    ] = PageFormat.TABLE,
 ) -> None:
     """Take part in campaigns as the client of CLIENT.toml, or show its accounts.
 
@@ -64,12 +65,15 @@ def supernode(
         deliver(_statement(client_file, format), None)
         return
     if find_spec("flwr") is None or find_spec("torch") is None:
-        raise InputError("supernode needs Flower and torch, which are not installed: pip install 'jsam[flower]'")
+        raise InputError(f"supernode needs Flower and torch, which are not installed: {install_hint('flower')}")
     from jsam.flower.processes import quiet_environment
     from jsam.flower.supernode import become_supernode
 
     if superlink is None:
         raise InputError("give --superlink HOST:PORT (or --statement)")
+    host, _, number = superlink.rpartition(":")
+    if not host or not (number.isascii() and number.isdigit() and 0 < int(number) < 65536):
+        raise InputError(f"--superlink is {superlink!r}; it must be HOST:PORT, as in server.example:8000")
     options = ["--superlink", superlink, "--host", "127.0.0.1", "--port", str(port)]
     if insecure:
         if key is not None or root_certificates is not None:
@@ -89,16 +93,14 @@ def supernode(
     become_supernode(client_file, options, environment=quiet_environment(home), app=app)
 
 
-def _statement(client_file: Path, format: Format) -> str:  # noqa: A002
+def _statement(client_file: Path, format: PageFormat) -> str:  # noqa: A002
     from jsam.flower.client_files import ClientFiles
     from jsam.flower.client_ledger import ClientLedger
 
-    if format is Format.CSV:
-        raise InputError("--format csv is not offered here; it must be table or json")
     files = ClientFiles.load(client_file)
     ledger = ClientLedger(files.ledger, files.policy)
     rows = [entry.as_dict() for entry in ledger.statement()]
-    if format is Format.JSON:
+    if format is PageFormat.JSON:
         return json_text(
             {"client": files.name, "spent": ledger.spent().as_dict(), "campaigns": json.loads(json.dumps(rows))}
         )
@@ -106,8 +108,8 @@ def _statement(client_file: Path, format: Format) -> str:  # noqa: A002
     from rich.text import Text
 
     table = Table(title=f"What {files.name} has sold, spent and earned")
-    table.add_column("campaign")
-    for title in ("ε bought", "ε spent", "draws", "releases", "payment", "ended"):
+    table.add_column("campaign", overflow="fold")
+    for title in ("ε bought", "ε spent", "draws", "payment", "state"):
         table.add_column(title, justify="right")
     for row in rows:
         table.add_row(
@@ -115,9 +117,17 @@ def _statement(client_file: Path, format: Format) -> str:  # noqa: A002
             f"{row['epsilon_bought']:.4g}",
             f"{row['epsilon_spent']:.4g}",
             f"{row['participations']} of {row['participations_bought']}",
-            str(row["releases"]),
             f"{row['payment']:.4g}",
-            "withdrawn" if row["withdrawn"] else "yes" if row["closed"] else "no",
+            _state(row),
         )
     spent = ledger.spent()
     return rendered(table, Text(f"Spent over all campaigns (sums): ε = {spent.epsilon:.4g} at δ = {spent.delta:.3g}"))
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    """A client is not told that a campaign is over; it knows when no draw is left to answer."""
+    if row["withdrawn"]:
+        return "withdrawn"
+    if row["participations"] >= row["participations_bought"]:
+        return "done"
+    return "closed" if row["closed"] else "open"

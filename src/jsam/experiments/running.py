@@ -62,6 +62,9 @@ def run_specs(
     at_once: int = 1000,
 ) -> Outcome:
     """Make what is missing, spec by spec, until all is there or time is up."""
+    # Before η or losses are looked for: on a machine without the device that would be minutes for nothing.
+    device_named(device)
+    TrainingSettings(device=device, precision=precision)
     began, made, left = time.perf_counter(), 0, 0
     chosen, plans = Chosen.load(places.chosen), Plans.load(places.plans)
     for spec in specs:

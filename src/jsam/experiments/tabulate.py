@@ -19,6 +19,7 @@ from jsam.experiments.store import Record, read_folder
 COLUMNS = (
     "dataset", "mechanism", "similarity", "noise", "c2", "loss_weight", "noise_weight", "monetary_cost",
     "total_payment", "accuracy_mean", "accuracy_std", "seeds", "epsilon_exact_max", "paper_accuracy", "paper_cost",
+    "nominal_cost", "nominal_cost_of",
 )  # fmt: skip
 
 READABLE = ("mechanism", "s", "cost", "paper's", "accuracy", "paper's", "diff.", "seeds", "exact ε")
@@ -88,6 +89,8 @@ class Cell:
             "epsilon_exact_max": max(exact) if exact else None,
             "paper_accuracy": self.paper_accuracy,
             "paper_cost": self.paper_cost,
+            "nominal_cost": c.cost,
+            "nominal_cost_of": c.cost_of,
         }
         return {name: _tidy(found[name]) for name in COLUMNS}
 
@@ -119,12 +122,12 @@ def _tidy(value: Any) -> Any:
 
 
 def readable(row: Mapping[str, Any]) -> list[str]:
-    """A row for people; what was not run is a dash."""
+    """A row for people; what was not run is a dash, and its cost the one that η is set at, in brackets."""
     mean, std, paper = row["accuracy_mean"], row["accuracy_std"], row["paper_accuracy"]
     return [
         row["mechanism"],
         f"{row['similarity']:g}",
-        _number(row["monetary_cost"], ".4g"),
+        _cost(row),
         _number(row["paper_cost"], ".4g"),
         _number(mean, ".2f") + ("" if std is None else f" ± {std:.2f}"),
         _number(paper, ".2f"),
@@ -132,6 +135,13 @@ def readable(row: Mapping[str, Any]) -> list[str]:
         str(row["seeds"]),
         _number(row["epsilon_exact_max"], ".3g"),
     ]
+
+
+def _cost(row: Mapping[str, Any]) -> str:
+    if row["monetary_cost"] is not None:
+        return _number(row["monetary_cost"], ".4g")
+    of = "" if row["nominal_cost_of"] == row["mechanism"] else f" of {row['nominal_cost_of']}"
+    return f"({row['nominal_cost']:.4g}{of})"
 
 
 def _number(value: float | None, form: str) -> str:

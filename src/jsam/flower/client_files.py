@@ -16,6 +16,7 @@ import functools
 import math
 import os
 import tomllib
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,9 @@ class ClientFiles:
         if unknown or missing:
             words = [f"lacks {name}" for name in missing] + [f"has unknown {name}" for name in unknown]
             raise InputError(f"client file {path} {', '.join(words)}; it may hold: {', '.join(_FIELDS)}")
+        for name in ("data", "ledger", "policy"):
+            if not isinstance(stored.get(name, ""), str):
+                raise InputError(f"client file {path}: {name} is {stored[name]!r}; it must be a path in quotes")
         folder = path.parent
         policy = Policy.load(folder / stored["policy"]) if "policy" in stored else Policy()
         try:
@@ -97,7 +101,10 @@ class ClientFiles:
 
     def records(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Inputs and targets; read once a process."""
-        return _records(self.data, self.data.stat().st_mtime_ns)
+        try:
+            return _records(self.data, self.data.stat().st_mtime_ns)
+        except OSError as error:
+            raise InputError(f"data {self.data} cannot be read: {error.strerror or 'it is no .npz file'}") from error
 
 
 def client_folder(parent: Path, index: int) -> Path:
@@ -127,8 +134,11 @@ def write_client(
 
 @functools.lru_cache(maxsize=8)
 def _records(path: Path, _changed: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    with np.load(path, allow_pickle=False) as stored:
-        inputs, targets = stored["inputs"], stored["targets"]
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            inputs, targets = stored["inputs"], stored["targets"]
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"data {path} is no .npz file with arrays `inputs` and `targets`") from error
     if len(inputs) != len(targets) or len(targets) == 0:
         raise InputError(f"{path} has {len(inputs)} inputs and {len(targets)} targets; it must have as many, and some")
     if inputs.dtype not in (np.float32, np.int64):

@@ -14,8 +14,10 @@ from jsam.flower.identity import Certificates
 from jsam.flower.local import LocalFederation, RunStatus
 from jsam.flower.processes import ProcessError
 from jsam.flower.published import Conduct, Published
+from jsam.flower.rule import published_rule
 from jsam.flower.server_store import ServerStore
 from jsam.flower.statement import Statement
+from jsam.mechanism.market import Market
 from jsam.mechanism.priors import parse_prior
 from jsam.training.data import load_dataset
 from jsam.training.reports import draw_sensitivities
@@ -102,6 +104,7 @@ def run_local(
         raise InputError(f"clients is {clients}; it must be at least 1")
     if limit is not None and not 0 < limit < float("inf"):
         raise InputError(f"limit is {limit:g} s; it must be finite and above 0")
+    check_size(published, clients)
     folder = folder.absolute()
     files = deal_out(folder / "clients", published, clients=clients, dataset=dataset, policy=policy)
     names = [f"client-{k}" for k in range(clients)]
@@ -131,10 +134,21 @@ def run_local(
     statements = {name: _own(entries, published) for name, entries in federation.statements().items()}
     failure = None
     if not run.completed:
-        over = run.status.startswith("finished") or run.status == "lost"
-        why = _why(store, run) if over else f"it was not over after {seconds:g} s"
-        failure = f"the run ended as {run.status}: {why} (logs: {folder / 'logs'})"
+        if run.status.startswith("finished") or run.status == "lost":
+            why = f"the run ended as {run.status}: {_why(store, run)}"
+        else:
+            by = "" if limit is None else " (--limit)"
+            why = f"given up after {seconds:g} s{by}; the run was still {run.status}"
+        failure = f"{why} (logs: {folder / 'logs'})"
     return LocalResult(run=run, store=store.path, statements=statements, books=store.books(), failure=failure)
+
+
+def check_size(published: Published, clients: int) -> None:
+    """Refuse, before anything is started, a mechanism that cannot plan for so many clients (fsbm-9 for three)."""
+    prior = parse_prior(published.prior)
+    market = Market(sensitivities=draw_sensitivities(prior, clients, published.seed), prior=prior)
+    rule = published_rule(published, 1.0)
+    rule.rule(len(rule.active(market)))
 
 
 def longest(published: Published, clients: int) -> float:

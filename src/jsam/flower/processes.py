@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from jsam.errors import JsamError
+from jsam.errors import JsamError, install_hint
 
 # Ctrl-C, a supervisor, a terminal that is closed.
 _ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -49,7 +49,7 @@ def program(name: str) -> str:
     """One of Flower's programs, from the same installation as this Python."""
     path = Path(sys.executable).parent / name
     if not path.exists():
-        raise ProcessError(f"{name} is not installed beside {sys.executable}: pip install 'jsam[flower]'")
+        raise ProcessError(f"{name} is not installed beside {sys.executable}: {install_hint('flower')}")
     return str(path)
 
 

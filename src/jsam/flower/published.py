@@ -59,7 +59,7 @@ class Published:
         if (self.loss_weight is None) == (self.budget is None):
             raise InputError("give loss_weight or budget, and not both: η(N) must be one function")
         if self.budget_probability is not None and self.budget is None:
-            raise InputError("budget_probability needs a budget")
+            raise InputError("budget-probability needs a budget")
         parse_prior(self.prior)
         published_rule(self, self.loss_weight or 1.0)
         _ = self.training

@@ -51,6 +51,8 @@ def run_campaign(exchange: Exchange, published: Published, conduct: Conduct) -> 
 def _run(
     exchange: Exchange, published: Published, conduct: Conduct, store: ServerStore, ledger: Ledger
 ) -> dict[str, Any]:
+    # Before anybody is asked: a client that has accepted holds ε ready for a campaign that could not begin.
+    dataset = load_dataset(conduct.dataset) if conduct.dataset else None
     roster = Roster(
         exchange,
         rebind=conduct.rebind,
@@ -68,7 +70,7 @@ def _run(
             _find(exchange, roster, conduct, set(reports))
         agreement = agree(exchange, roster, published, conduct, reports, store)
         store.save_agreement(published, agreement)
-    campaign = _Campaign(exchange, roster, published, conduct, store, agreement, ledger)
+    campaign = _Campaign(exchange, roster, published, conduct, store, agreement, ledger, dataset)
     try:
         campaign.train()
     finally:
@@ -96,12 +98,13 @@ class _Campaign:
         store: ServerStore,
         agreement: Agreement,
         ledger: Ledger,
+        dataset: Dataset | None,
     ) -> None:
         self.exchange, self.roster, self.published, self.conduct = exchange, roster, published, conduct
         self.store, self.agreement, self.ledger = store, agreement, ledger
         self.settings = agreement.preparation.settings
         self.model = initial_model(published.model, published.seed)
-        self.dataset: Dataset | None = load_dataset(conduct.dataset) if conduct.dataset else None
+        self.dataset = dataset
         self.answered: dict[str, int] = {}
 
     def train(self) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from jsam.errors import InputError, NotSupportedError
+from jsam.errors import InputError, NotSupportedError, install_hint
 from jsam.privacy.calibration import Adjacency
 from jsam.privacy.gaussian import checked_delta, epsilon_of, gdp_mu
 from jsam.privacy.releases import Client, Release
@@ -66,7 +66,7 @@ def _pld_epsilon(history: tuple[tuple[float, int], ...], delta: float) -> float:
     try:
         dp_accounting = importlib.import_module("dp_accounting")
     except ImportError as error:
-        raise NotSupportedError("the second accountant needs dp-accounting; install jsam[train]") from error
+        raise NotSupportedError(f"the second accountant needs dp-accounting; {install_hint('train')}") from error
     mu = math.hypot(*(ratio * math.sqrt(count) for ratio, count in history))
     if mu in (0.0, math.inf):
         return mu
