@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 from types import ModuleType
 
 import pytest
@@ -11,6 +12,12 @@ from hypothesis import settings
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=False)
 settings.load_profile("repeatable")
+
+# Signals that whoever started the tests ignores (nohup, a shell's background job) would be ignored by the commands that
+# tests interrupt as well. A handler that does nothing is not passed on.
+for _number in (signal.SIGINT, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ())):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 
 def require(module: str, *, extra: str) -> ModuleType:
