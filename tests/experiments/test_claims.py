@@ -103,3 +103,10 @@ def test_the_error_of_a_difference_is_that_of_the_seeds() -> None:
     assert found.error == pytest.approx(1.0)
     assert (found.mean, found.seeds, found.settings) == (2.0, 2, 3)
     assert Difference.of([]) is None
+
+
+def test_a_setting_with_more_seeds_weighs_no_more_than_another() -> None:
+    found = Difference.of([(0, "a", 1.0), (1, "a", 1.0), (2, "a", 1.0), (0, "b", 5.0)], complete=False)
+    assert found is not None
+    assert found.mean == 3.0
+    assert "up to 3 seeds" in str(found)

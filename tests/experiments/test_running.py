@@ -24,7 +24,7 @@ from jsam.experiments.results import Results
 from jsam.experiments.running import missing, run_specs, settings_of, spent_epsilon_max
 from jsam.experiments.spec import Spec, load_specs
 from jsam.experiments.store import append, merge, read_folder, read_records
-from jsam.experiments.sweeps import add_sweep, read_sweeps
+from jsam.experiments.sweeps import FILE, add_sweep, read_sweeps
 from jsam.experiments.tabulate import COLUMNS, table_rows
 from jsam.experiments.tasks import task_of
 from jsam.training.preparation import Preparation
@@ -217,7 +217,7 @@ def test_each_sweep_leaves_its_time_and_merging_adds_them_up(places: Places, tmp
     assert (sweep.runs, sweep.device) == (first.made, "CPU fp32")
     assert 0 < sweep.seconds <= first.seconds + 0.1
     other = tmp_path / "other"
-    add_sweep(other, sweep.experiment, runs=2, seconds=7.0, device="some card tf32")
+    add_sweep(other, sweep.experiment, runs=2, seconds=7.0, device="some card, tf32")
     merge(other, places.output)
     merge(other, places.output)
     seconds, runs = Results(places).device_time(sweep.experiment)
@@ -238,3 +238,6 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_computed(
     err = capsys.readouterr().err
     assert f"{option[2:]} is {value!r}" in err
     assert err.count("\n") == 1
+    (places.output / FILE).write_text("garbage\n")
+    with pytest.raises(InputError, match=r"sweeps\.csv is not a list of sweeps"):
+        read_sweeps(places.output)

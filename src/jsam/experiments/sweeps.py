@@ -6,6 +6,7 @@ The seconds that runs store overlap where runs go side by side; these do not.
 from __future__ import annotations
 
 import csv
+import io
 import time
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -27,6 +28,9 @@ class Sweep:
     device: str
 
 
+COLUMNS = [field.name for field in fields(Sweep)]
+
+
 def read_sweeps(folder: Path) -> list[Sweep]:
     """In the order of time; none where nothing was run."""
     path = folder / FILE
@@ -34,6 +38,9 @@ def read_sweeps(folder: Path) -> list[Sweep]:
         return []
     try:
         with path.open(encoding="utf-8", newline="") as file:
+            rows = csv.DictReader(file)
+            if rows.fieldnames != COLUMNS:
+                raise ValueError(f"its first line must be {','.join(COLUMNS)}")
             return sorted(
                 Sweep(
                     started=row["started"],
@@ -42,7 +49,7 @@ def read_sweeps(folder: Path) -> list[Sweep]:
                     seconds=float(row["seconds"]),
                     device=row["device"],
                 )
-                for row in csv.DictReader(file)
+                for row in rows
             )
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} is not a list of sweeps: {error}") from error
@@ -61,7 +68,9 @@ def merge_sweeps(source: Path, target: Path) -> None:
 
 
 def _write(folder: Path, sweeps: list[Sweep]) -> None:
-    lines = [",".join(field.name for field in fields(Sweep))]
-    lines += [",".join(map(str, astuple(sweep))) for sweep in sorted(sweeps)]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(astuple(sweep) for sweep in sorted(sweeps))
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / FILE, "".join(f"{line}\n" for line in lines).encode())
+    write_atomically(folder / FILE, text.getvalue().encode())
