@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from jsam.training.clipping import PerSampleLoss
 from jsam.training.clipping.gpu import runs_kernels
 from jsam.training.clipping.gpu.forward import merged
-from jsam.training.clipping.precision import Precision, arithmetic
+from jsam.training.clipping.precision import Precision, arithmetic, forward_precision
 
 _CHUNK = 2000
 
@@ -84,11 +84,12 @@ class Evaluator:
     @torch.no_grad()
     def run(self, model: nn.Module) -> None:
         """Queue an evaluation of the weights as they are then."""
-        forward = merged(model, self._precision) if runs_kernels(self.result.device) else None
+        forward = merged(model, forward_precision(self._precision)) if runs_kernels(self.result.device) else None
+        precision = self._precision if forward is None else forward_precision(self._precision)
         hits, total = torch.zeros_like(self.result[0, :-1]), torch.zeros_like(self.result[0, -1])
         was_training = model.training
         model.eval()
-        with arithmetic(self._precision, self.result.device):
+        with arithmetic(precision, self.result.device):
             for start in range(0, len(self._targets), self._chunk):
                 x, y = self._inputs[start : start + self._chunk], self._targets[start : start + self._chunk]
                 outputs = (model(x) if forward is None else forward(x, _unrecorded)).float()

@@ -15,7 +15,10 @@ _MEMORY_SHARE = 4
 
 
 class Footprint(NamedTuple):
-    """Floats that an example holds: captured by the forward and backward pass, and kept until its factor is known."""
+    """Floats that an example holds: captured by the forward and backward pass, and kept until its factor is known.
+
+    A number captured in bf16 counts as a float too: autograd holds the fp32 outputs of its stage at the same time.
+    """
 
     captured: int
     kept: int = 0

@@ -58,7 +58,8 @@ class ClippingEngine:
     `chunk_size` bounds the examples in flight, and with them the memory. `workers` threads share the chunks on the CPU,
     one torch thread each; "auto" takes torch.get_num_threads() of them for models of torch's own modules with the
     default loss, and one for others, whose forward pass might keep state. The result depends on their number only by
-    rounding. On CUDA `precision` names the arithmetic of the forward and backward pass (fp32, tf32 or bf16).
+    rounding. On CUDA `precision` names the arithmetic of the forward and backward pass (fp32, tf32, or bf16: see
+    jsam.training.clipping.precision).
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from jsam.training.clipping.chunking import Footprint, memory_of, samples_a_chun
 from jsam.training.clipping.gpu import cuda_rules, runs_kernels
 from jsam.training.clipping.gpu.forward import merged
 from jsam.training.clipping.layers import RULES, Call
-from jsam.training.clipping.precision import Precision, arithmetic, exact_sums
+from jsam.training.clipping.precision import Precision, arithmetic, exact_sums, forward_precision
 from jsam.training.clipping.result import ClippedSum
 from jsam.training.clipping.worker import Worker
 
@@ -41,10 +41,10 @@ class FusedClipping:
     ) -> None:
         self._model, self._loss, self._channels_last = model, loss, channels_last
         self._names = {module: name for name, module in owners.items()}
-        self._precision: Precision = precision
         kernels = runs_kernels(next(model.parameters()).device)
         rules = cuda_rules(precision) if kernels else RULES
         self._forward = merged(model, precision) if kernels else None
+        self._arithmetic: Precision = precision if self._forward is None else forward_precision(precision)
         self._workers = [Worker(owners, rules) for _ in range(workers)]
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         self._footprint: Footprint | None = None
@@ -92,7 +92,7 @@ class FusedClipping:
     def _run(self, capture: Capture, inputs: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, list[Call]]]:
         if self._channels_last and inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        with arithmetic(self._precision, inputs.device):
+        with arithmetic(self._arithmetic, inputs.device):
             return capture.run(inputs, targets)
 
     def _in_parallel(self, work: Callable[[int], None], count: int) -> None:

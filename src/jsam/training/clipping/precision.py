@@ -1,7 +1,12 @@
-"""In which arithmetic a model runs on CUDA: full fp32, tf32 products, or bf16 activations.
+"""In which arithmetic a model runs on CUDA: full fp32, tf32 products, or tf32 forward and bf16 back.
 
 Precision is a matter of the forward pass and of the gradients it gives. Norms, clipping factors and sums are fp32
 always, and the norms are taken of the very numbers that are summed; so the clipped norm keeps its bound.
+
+bf16 is for the way back through convolutions: there the gradients are bf16 and so are the operands of products with
+them. Forward, and in all other layers, it is tf32, since a forward pass in bf16 lets max-pools choose other values
+(docs/decisions/0012). That holds for chains of torch's own modules with a convolution and its activation in them, where
+Triton is installed; any other model computes under torch's autocast to bf16, forward and back.
 """
 
 from __future__ import annotations
@@ -54,9 +59,17 @@ def _words(capability: Capability) -> str:
     return ".".join(map(str, capability))
 
 
+def forward_precision(precision: Precision) -> Precision:
+    """Of a chain with merged stages, whose way back sees to its own precision."""
+    return "tf32" if precision == "bf16" else precision
+
+
 @contextlib.contextmanager
 def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
-    """The forward and backward pass inside compute in this precision, with kernels that repeat bit for bit."""
+    """The forward and backward pass inside compute in this precision, with kernels that repeat bit for bit.
+
+    bf16 here is torch's autocast.
+    """
     if device.type != "cuda":
         yield
         return

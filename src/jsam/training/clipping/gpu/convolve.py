@@ -20,13 +20,18 @@ _FEW_CHANNELS = 16
 
 def is_ours(module: nn.Conv2d, precision: Precision) -> bool:
     """Whether `convolve` is the quicker way (measured on an H200, docs/performance.md)."""
-    plain = module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    plain = module.groups == 1 and pads_plainly(module)
     return plain and (module.stride == (1, 1) if precision == "fp32" else module.in_channels < _FEW_CHANNELS)
+
+
+def pads_plainly(module: nn.Conv2d) -> bool:
+    """With zeros, by numbers, the same on both sides."""
+    return module.padding_mode == "zeros" and not isinstance(module.padding, str)
 
 
 def positions(x: Tensor, module: nn.Conv2d) -> int:
     """The most that `convolve` numbers, forward or back: pixels of its output or of its input, over all examples."""
-    oh, ow = _output_map(x, module)
+    oh, ow = output_map(x, module)
     return int(x.shape[0]) * max(oh * ow, int(x.shape[2]) * int(x.shape[3]))
 
 
@@ -46,18 +51,30 @@ class _Convolve(torch.autograd.Function):
             # Forward by cuDNN: an ulp more of error there would change which value a max-pool takes.
             plain: Tensor = module._conv_forward(x, weight, None)
             return plain
-        shape = module.out_channels, *_output_map(x, module)
-        return _launch(x, weight, shape, module, precision, ctx.layout, transposed=False)
+        return forward_product(x, weight, module, precision, ctx.layout)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         (weight,) = ctx.saved_tensors
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
-        exchanged = weight.transpose(0, 1)
-        shape = tuple(ctx.shape[1:])
-        found = _launch(grads[0], exchanged, shape, ctx.module, ctx.precision, ctx.layout, transposed=True)
+        found = backward_product(grads[0], weight, ctx.module, ctx.shape, ctx.precision, ctx.layout)
         return found, None, None, None
+
+
+def forward_product(
+    x: Tensor, weight: Tensor, module: nn.Conv2d, precision: Precision, layout: torch.memory_format
+) -> Tensor:
+    """The convolution without its bias, by our kernel."""
+    shape = module.out_channels, *output_map(x, module)
+    return _launch(x, weight, shape, module, precision, layout, transposed=False)
+
+
+def backward_product(
+    g: Tensor, weight: Tensor, module: nn.Conv2d, shape: torch.Size, precision: Precision, layout: torch.memory_format
+) -> Tensor:
+    """The gradient at inputs of this shape, by our kernel."""
+    return _launch(g, weight.transpose(0, 1), tuple(shape[1:]), module, precision, layout, transposed=True)
 
 
 def _launch(
@@ -75,7 +92,7 @@ def _launch(
     # Contiguous, since of a kernel of one entry the reshape is a view, exchanged or not.
     matrix = weight.permute(0, 2, 3, 1).reshape(weight.shape[0], -1).to(dtype).contiguous()
     out = torch.empty((n, channels, height, width), device=x.device, dtype=dtype, memory_format=layout)
-    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = _geometry(module)
+    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = geometry_of(module)
     total = n * height * width
     block_o = min(64, max(16, 1 << (channels - 1).bit_length()))
     block_p = 128 if block_o <= 32 else 64
@@ -116,13 +133,15 @@ def _launch(
     return out
 
 
-def _output_map(x: Tensor, module: nn.Conv2d) -> tuple[int, int]:
-    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = _geometry(module)
+def output_map(x: Tensor, module: nn.Conv2d) -> tuple[int, int]:
+    """Height and width of what a convolution makes of x."""
+    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = geometry_of(module)
     oh = (x.shape[2] + 2 * ph - dh * (kh - 1) - 1) // sh + 1
     ow = (x.shape[3] + 2 * pw - dw * (kw - 1) - 1) // sw + 1
     return oh, ow
 
 
-def _geometry(module: nn.Conv2d) -> tuple[tuple[int, ...], ...]:
+def geometry_of(module: nn.Conv2d) -> tuple[tuple[int, ...], ...]:
+    """Kernel, stride, padding and dilation."""
     assert not isinstance(module.padding, str)
     return tuple(module.kernel_size), tuple(module.stride), tuple(module.padding), tuple(module.dilation)

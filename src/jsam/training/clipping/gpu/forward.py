@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from jsam.training.clipping.precision import Precision
+from jsam.training.clipping.precision import Precision, forward_precision
+
+if TYPE_CHECKING:
+    from jsam.training.clipping.gpu.bf16 import Carried
 
 Record = Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]
-"""Told of each convolution that is not called as a module: itself, its inputs, its output before the bias."""
+"""Told of each convolution that is not called as a module: itself, its inputs, its output before the bias (or what
+stands for it in autograd's graph)."""
 
 # Elements are numbered by 32-bit integers in the kernels, up to the end of the last block.
 _MOST_ELEMENTS = 2**31 - 1024
@@ -32,29 +37,64 @@ class _Merged:
         else:
             y = self.convolution._conv_forward(x, self.convolution.weight, None)
         if y.numel() > _MOST_ELEMENTS:
-            return self._apart(x)
+            return self.apart(x)
         record(self.convolution, (x,), y)
-        tanh = isinstance(self.activation, nn.Tanh)
-        if self.pooling is None:
-            return activate(y, self.convolution.bias, tanh=tanh)
-        kernel, stride = _number(self.pooling.kernel_size), _number(self.pooling.stride)
-        return activate(y, self.convolution.bias, tanh=tanh, kernel=kernel, stride=stride)
+        return activate(y, self.convolution.bias, tanh=self.tanh, kernel=self.window[0], stride=self.window[1])
 
-    def _apart(self, x: Tensor) -> Tensor:
+    @property
+    def tanh(self) -> bool:
+        return isinstance(self.activation, nn.Tanh)
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """The pool's kernel and stride."""
+        return (1, 1) if self.pooling is None else (_number(self.pooling.kernel_size), _number(self.pooling.stride))
+
+    def apart(self, x: Tensor) -> Tensor:
         out: Tensor = self.activation(self.convolution(x))
         return out if self.pooling is None else self.pooling(out)
+
+
+@dataclass(frozen=True)
+class _BackInBf16:
+    """A merged stage whose gradients are bf16, for another such one if `carry`."""
+
+    stage: _Merged
+    carry: bool
+
+    def __call__(self, x: Tensor | Carried, record: Record) -> Tensor | Carried:
+        from jsam.training.clipping.gpu.bf16 import activate, convolve, joined
+        from jsam.training.clipping.gpu.convolve import is_ours, output_map, positions
+
+        stage, convolution = self.stage, self.stage.convolution
+        values, captured = (x, x) if isinstance(x, Tensor) else (x.values, x.rounded)
+        oh, ow = output_map(values, convolution)
+        if values.shape[0] * convolution.out_channels * oh * ow > _MOST_ELEMENTS:
+            return stage.apart(joined(x))
+        ours = is_ours(convolution, "bf16") and positions(values, convolution) <= _MOST_ELEMENTS
+        y, stand_in = convolve(x, convolution, ours=ours)
+        record(convolution, (captured,), stand_in)
+        kernel, stride = stage.window
+        return activate(y, stand_in, convolution.bias, tanh=stage.tanh, kernel=kernel, stride=stride, carry=self.carry)
+
+
+_Stage = _Merged | _BackInBf16 | nn.Module
 
 
 class MergedForward:
     """Called like the model, on CUDA; modules that are not merged are called as they are, hooks and all."""
 
     def __init__(self, model: nn.Sequential, precision: Precision) -> None:
-        self._stages = list(_stages(list(_flat(model)), precision))
+        self._stages: list[_Stage] = list(_stages(list(_flat(model)), forward_precision(precision)))
+        if precision == "bf16":
+            self._stages = _back_in_bf16(self._stages)
 
     def __call__(self, x: Tensor, record: Record) -> Tensor:
+        passed: Any = x
         for stage in self._stages:
-            x = stage(x, record) if isinstance(stage, _Merged) else stage(x)
-        return x
+            passed = stage(passed) if isinstance(stage, nn.Module) else stage(passed, record)
+        out: Tensor = passed
+        return out
 
 
 def merged(model: nn.Module, precision: Precision) -> MergedForward | None:
@@ -62,7 +102,7 @@ def merged(model: nn.Module, precision: Precision) -> MergedForward | None:
     if type(model) is not nn.Sequential or any(m._forward_hooks or m._forward_pre_hooks for m in model.modules()):
         return None
     found = MergedForward(model, precision)
-    return found if any(isinstance(stage, _Merged) for stage in found._stages) else None
+    return None if all(isinstance(stage, nn.Module) for stage in found._stages) else found
 
 
 def _flat(model: nn.Sequential) -> Iterator[nn.Module]:
@@ -87,6 +127,17 @@ def _stages(modules: list[nn.Module], precision: Precision) -> Iterator[_Merged 
         else:
             yield module
             position += 1
+
+
+def _back_in_bf16(stages: list[_Stage]) -> list[_Stage]:
+    """Whatever pads in a way of its own stays in tf32, back and forth."""
+    from jsam.training.clipping.gpu.convolve import pads_plainly
+
+    fit = [isinstance(stage, _Merged) and pads_plainly(stage.convolution) for stage in stages]
+    return [
+        _BackInBf16(stage, carry=follows) if fits and isinstance(stage, _Merged) else stage
+        for stage, fits, follows in zip(stages, fit, [*fit[1:], False], strict=True)
+    ]
 
 
 def _trains_bias_only(convolution: nn.Conv2d) -> bool:

@@ -122,6 +122,7 @@ def activate_kernel(
     bias_ptr,
     out_ptr,
     index_ptr,
+    rounded_ptr,
     total,
     C: tl.constexpr,
     H: tl.constexpr,
@@ -132,10 +133,14 @@ def activate_kernel(
     STRIDE: tl.constexpr,
     TANH: tl.constexpr,
     BIAS: tl.constexpr,
+    ROUNDED: tl.constexpr,
     CHANNELS_LAST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """out = activation(max over the window of y, plus bias): both activations rise, so the maximum may go first."""
+    """out = activation(max over the window of y, plus bias): both activations rise, so the maximum may go first.
+
+    If ROUNDED, the same is written a second time, in fewer bits.
+    """
     ACROSS: tl.constexpr = C if CHANNELS_LAST else 1
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = e < total
@@ -171,6 +176,8 @@ def activate_kernel(
         # Not a maximum, which would turn a NaN into 0.
         out = tl.where(best < 0.0, 0.0, best)
     tl.store(out_ptr + e, out.to(out_ptr.dtype.element_ty), mask=there)
+    if ROUNDED:
+        tl.store(rounded_ptr + e, out.to(rounded_ptr.dtype.element_ty), mask=there)
 
 
 @triton.jit

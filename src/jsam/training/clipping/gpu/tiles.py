@@ -16,7 +16,11 @@ class Tile(NamedTuple):
 
 
 def tile_for(outputs: int, channels: int, columns: int, positions: int, kind: str) -> Tile:
-    """By measurement on an H200 (docs/performance.md); any powers of two of at least 16 give the same result."""
+    """By measurement on an H200 (docs/performance.md); any powers of two of at least 16 give the same result.
+
+    `kind` is the product's. In bf16 the inputs are bf16 too, or fp32 where they come from outside a chain (images):
+    rounded on load, they take 98 KB of shared memory at most.
+    """
     high = min(64, max(16, next_power_of_two(outputs)))
     low = min(32, high)
     wide = max(16, next_power_of_two(columns))

@@ -1,0 +1,94 @@
+"""Stand-ins for the Triton kernels, out of torch's own operations: what is built upon them then runs without a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from tests.conftest import require
+
+torch = require("torch", extra="train")
+from torch import Tensor  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+_PACKAGE = "jsam.training.clipping.gpu"
+_BUILT_ON_KERNELS = tuple(f"{_PACKAGE}.{name}" for name in ("activation", "convolve", "convolution", "bf16"))
+
+
+class _Kernel:
+    """Called as Triton's are: a grid in brackets, then the arguments."""
+
+    def __init__(self, run: Callable[..., None]) -> None:
+        self._run = run
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return self._run
+
+
+def _activate(y: Tensor, bias: Tensor, out: Tensor, index: Tensor, rounded: Tensor, _total: int, **given: Any) -> None:
+    kernel, stride = given["KERNEL"], given["STRIDE"]
+    best, flat = functional.max_pool2d(y.contiguous(), kernel, stride, return_indices=True)
+    if given["BIAS"]:
+        best = best + bias[:, None, None]
+    values = best.tanh() if given["TANH"] else best.relu()
+    out.copy_(values)
+    if given["ROUNDED"]:
+        rounded.copy_(values)
+    if kernel > 1:
+        oh, ow = torch.arange(given["OH"])[:, None], torch.arange(given["OW"])
+        place = (flat // given["W"] - oh * stride) * kernel + flat % given["W"] - ow * stride
+        index.copy_(_in_memory_order(place, given).to(torch.uint8))
+
+
+def _activate_backward(grad: Tensor, out: Tensor, index: Tensor, result: Tensor, _total: int, **given: Any) -> None:
+    kernel, stride, width = given["KERNEL"], given["STRIDE"], given["W"]
+    slope = 1.0 - out * out if given["TANH"] else (out > 0).to(out.dtype)
+    slope = slope * grad.float()
+    if kernel == 1:
+        result.copy_(slope)
+        return
+    place = torch.empty_like(out, dtype=torch.int64)
+    _in_memory_order(place, given, view=True).copy_(index)
+    oh, ow = torch.arange(given["OH"])[:, None], torch.arange(given["OW"])
+    flat = (oh * stride + place // kernel) * width + ow * stride + place % kernel
+    sums = torch.zeros((*out.shape[:2], given["H"] * width))
+    result.copy_(sums.scatter_add_(2, flat.flatten(2), slope.flatten(2)).view(result.shape))
+
+
+def _in_memory_order(values: Tensor, given: dict[str, Any], *, view: bool = False) -> Tensor:
+    moved = values.permute(0, 2, 3, 1) if given["CHANNELS_LAST"] else values
+    return moved.view(-1) if view else moved.reshape(-1)
+
+
+def _convolve(x: Tensor, matrix: Tensor, out: Tensor, *_: int, **given: Any) -> None:
+    weight = matrix.view(matrix.shape[0], given["KH"], given["KW"], given["IN"]).permute(0, 3, 1, 2).float()
+    x = x.to(matrix.dtype).float()
+    stride, dilation = (given["STRIDE_H"], given["STRIDE_W"]), (given["DILATION_H"], given["DILATION_W"])
+    padding = given["PAD_H"], given["PAD_W"]
+    if not given["TRANSPOSED"]:
+        out.copy_(functional.conv2d(x, weight, None, stride, padding, dilation))
+        return
+    exchanged = weight.transpose(0, 1)
+    seen = functional.conv_transpose2d(x, exchanged, None, stride, padding, 0, 1, dilation).shape
+    rest = [size - there for size, there in zip(out.shape[2:], seen[2:], strict=True)]
+    out.copy_(functional.conv_transpose2d(x, exchanged, None, stride, padding, rest, 1, dilation))
+
+
+@contextlib.contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Inside, whatever is built on the kernels is imported afresh and gets these."""
+    names = (f"{_PACKAGE}.kernels", *_BUILT_ON_KERNELS)
+    before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    module: Any = ModuleType(names[0])
+    module.activate_kernel, module.activate_backward_kernel = _Kernel(_activate), _Kernel(_activate_backward)
+    module.convolve_kernel, module.sample_gradients_kernel = _Kernel(_convolve), None
+    sys.modules[names[0]] = module
+    try:
+        yield
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)
+        sys.modules.update(before)
