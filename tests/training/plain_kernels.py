@@ -86,17 +86,15 @@ def _sample_gradients(x: Tensor, g: Tensor, kept: Tensor, bias: Tensor, parts: T
     g = g.float().flatten(2)
     kept.copy_((g @ patches.transpose(1, 2)).flatten(1))
     stored = kept.float().view(n, outputs, -1)
-    tiles = [t for rows in stored.split(given["BLOCK_O"], 1) for t in rows.split(given["BLOCK_C"], 2)]
+    tiles = [t for rows in torch.split(stored, given["BLOCK_O"], 1) for t in torch.split(rows, given["BLOCK_C"], 2)]
     for part, tile in zip(parts, tiles, strict=False):
         part.copy_(tile.square().sum((1, 2)).sqrt())
     if given["BIAS"]:
         bias.copy_(g.sum(2))
 
 
-def _weighted_sum(
-    rows: Tensor, factors: Tensor, parts: Tensor, _n: int, _size: int, share: int, **_given: Any
-) -> None:
-    for part, some, their in zip(parts, rows.split(share), factors.split(share), strict=True):
+def _weighted_sum(rows: Tensor, factors: Tensor, parts: Tensor, _n: int, _size: int, share: int, **_given: Any) -> None:
+    for part, some, their in zip(parts, torch.split(rows, share), torch.split(factors, share), strict=True):
         part.copy_((some.float() * their[:, None]).sum(0))
 
 

@@ -28,6 +28,8 @@ from jsam.training.models import build_model  # noqa: E402
 from tests.training.plain_kernels import plain_kernels  # noqa: E402
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
+# numpy's, in whose arrays Triton interprets.
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0", "ignore::RuntimeWarning")
 
 
 @pytest.fixture(autouse=True, params=["plain", "interpreted"] if INTERPRETED else ["plain"])
@@ -135,16 +137,17 @@ def test_no_example_passes_the_clipping_norm_at_random() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16])
-def test_an_example_that_is_not_finite_shows_in_norm_and_sum(value: float, kept: Any) -> None:
-    """In either type alike, so that the round is not applied (test_without_a_gpu.py)."""
-    layer, call = a_layer(kept=kept)
-    call.grad_outputs[2, 5, 1, 1] = value
-    norms, found = clipped(layer, call, torch.ones(5), 1.0)
-    assert torch.isfinite(norms).tolist() == [True, True, False, True, True]
-    assert not bool(torch.isfinite(found["weight"]).all())
-    # Output channel 5 alone is touched, unless a NaN has become the factor of all entries.
-    assert bool(torch.isfinite(found["weight"][:5]).all()) == (value == float("inf"))
+def test_an_example_that_is_not_finite_shows_in_norm_and_sum_as_in_fp32(value: float) -> None:
+    """The round is then not applied (test_without_a_gpu.py)."""
+    seen = []
+    for kept in (torch.float32, torch.bfloat16):
+        layer, call = a_layer(kept=kept)
+        call.grad_outputs[2, 5, 1, 1] = value
+        norms, found = clipped(layer, call, torch.ones(5), 1.0)
+        assert torch.isfinite(norms).tolist() == [True, True, False, True, True]
+        seen.append(torch.isfinite(found["weight"]))
+        assert not bool(seen[-1].all())
+    assert torch.equal(*seen)
 
 
 @pytest.mark.parametrize("kept", [torch.float32, torch.bfloat16])

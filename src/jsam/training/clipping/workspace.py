@@ -19,7 +19,7 @@ class Workspace:
         self.generation = 0
 
     def take(self, name: str, shape: tuple[int, ...], *, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """An uninitialised tensor of `shape`, of this type or that of `like`, sharing memory with others of its name."""
+        """An uninitialised tensor of `shape`, sharing memory with all others of this name."""
         size = math.prod(shape)
         dtype = like.dtype if dtype is None else dtype
         buffer = self._buffers.get(name)
