@@ -5,4 +5,4 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 # Triton comes with the CUDA builds of torch only.
-collect_ignore_glob = [] if find_spec("triton") else ["src/jsam/training/clipping/gpu/[ack]*.py"]
+collect_ignore_glob = [] if find_spec("triton") else ["src/jsam/training/clipping/gpu/[abck]*.py"]

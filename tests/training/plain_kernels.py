@@ -77,6 +77,27 @@ def _convolve(x: Tensor, matrix: Tensor, out: Tensor, *_: int, **given: Any) -> 
     out.copy_(functional.conv_transpose2d(x, exchanged, None, stride, padding, rest, 1, dilation))
 
 
+def _sample_gradients(x: Tensor, g: Tensor, kept: Tensor, bias: Tensor, parts: Tensor, *_: int, **given: Any) -> None:
+    n, outputs, kernel = x.shape[0], given["OUT"], (given["KH"], given["KW"])
+    stride, dilation = (given["STRIDE_H"], given["STRIDE_W"]), (given["DILATION_H"], given["DILATION_W"])
+    x = x.to(g.dtype).float()
+    patches = functional.unfold(x, kernel, dilation, (given["PAD_H"], given["PAD_W"]), stride)
+    patches = patches.view(n, given["IN"], *kernel, -1).permute(0, 2, 3, 1, 4).flatten(1, 3)
+    g = g.float().flatten(2)
+    kept.copy_((g @ patches.transpose(1, 2)).flatten(1))
+    stored = kept.float().view(n, outputs, -1)
+    tiles = [t for rows in torch.split(stored, given["BLOCK_O"], 1) for t in torch.split(rows, given["BLOCK_C"], 2)]
+    for part, tile in zip(parts, tiles, strict=False):
+        part.copy_(tile.square().sum((1, 2)).sqrt())
+    if given["BIAS"]:
+        bias.copy_(g.sum(2))
+
+
+def _weighted_sum(rows: Tensor, factors: Tensor, parts: Tensor, _n: int, _size: int, share: int, **_given: Any) -> None:
+    for part, some, their in zip(parts, torch.split(rows, share), torch.split(factors, share), strict=True):
+        part.copy_((some.float() * their[:, None]).sum(0))
+
+
 @contextlib.contextmanager
 def plain_kernels() -> Iterator[None]:
     """Inside, whatever is built on the kernels is imported afresh and gets these."""
@@ -84,7 +105,8 @@ def plain_kernels() -> Iterator[None]:
     before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     module: Any = ModuleType(names[0])
     module.activate_kernel, module.activate_backward_kernel = _Kernel(_activate), _Kernel(_activate_backward)
-    module.convolve_kernel, module.sample_gradients_kernel = _Kernel(_convolve), None
+    module.convolve_kernel, module.sample_gradients_kernel = _Kernel(_convolve), _Kernel(_sample_gradients)
+    module.weighted_sum_kernel = _Kernel(_weighted_sum)
     sys.modules[names[0]] = module
     try:
         yield

@@ -18,7 +18,7 @@ from torch import Tensor, nn  # noqa: E402
 from jsam.training.clipping import ClippingEngine  # noqa: E402
 from jsam.training.clipping.chunking import Footprint, memory_of, samples_a_chunk, spans  # noqa: E402
 from jsam.training.clipping.gpu import fits_kernels, runs_kernels  # noqa: E402
-from jsam.training.clipping.gpu.tiles import tile_for  # noqa: E402
+from jsam.training.clipping.gpu.tiles import share_for, tile_for  # noqa: E402
 from jsam.training.clipping.layers.base import row_norms  # noqa: E402
 from jsam.training.clipping.layers.embedding import add_rows  # noqa: E402
 from jsam.training.clipping.precision import PRECISIONS, checked_precision, precision_for  # noqa: E402
@@ -181,6 +181,16 @@ def test_no_tile_adds_longer_chains_than_the_margin_counts() -> None:
         entries = tile.outputs * tile.columns / threads
         assert entries <= 128
         assert 1 + entries + math.log2(threads) <= TILE_CHAIN
+
+
+@pytest.mark.parametrize(("n", "size"), [(1, 1), (6000, 1024), (6000, 8192), (5000, 864), (5000, 147_456), (9, 10**8)])
+def test_a_weighted_sum_is_shared_out_to_whole_steps_and_enough_programs(n: int, size: int) -> None:
+    share = share_for(n, size)
+    parts = -(-n // share.rows)
+    assert share.rows % share.step == 0
+    # Partial sums, written and read in fp32, are little beside rows in bf16.
+    assert 8 * parts <= 2 * n / 7 or parts == 1
+    assert parts * -(-size // share.columns) >= min(1400, 2 * (n // 64))
 
 
 @pytest.mark.parametrize("sort", [False, True])

@@ -182,6 +182,65 @@ def test_the_way_back_in_bf16_repeats_and_agrees_with_the_plain_rules() -> None:
         assert float((value - plain[name]).norm() / plain[name].norm()) < tolerance, name
 
 
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "odd"])
+def test_gradients_kept_in_bf16_have_the_norms_that_they_are_clipped_by(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A weight gradient alone in its sum and not clipped is what was stored: bf16, with the norm that was found."""
+    from jsam.training.clipping.gpu.convolution import KernelConvRule
+
+    model, shape = a_model(name)
+    (client,) = some_clients(shape, [6])
+    engine = ClippingEngine(model, clip_norm=1e6, precision="bf16")
+    types: set[tuple[object, object]] = set()
+    finish = KernelConvRule.finish
+
+    def watched(self: KernelConvRule, factors: Tensor) -> None:
+        if self._call is not None:
+            types.add((self._call.grad_outputs.dtype, self._weights.dtype))
+        finish(self, factors)
+
+    monkeypatch.setattr(KernelConvRule, "finish", watched)
+    for i in range(6):
+        weights = torch.zeros(6, device=CUDA)
+        weights[i] = 1.0
+        found = engine.clipped_sum(*client[:2], weights)
+        assert float(found.norms[i]) == pytest.approx(float(found.gradient.double().norm()), rel=1e-5)
+        first = engine.unflatten(found.gradient)["0.weight"]
+        assert torch.equal(first, first.bfloat16().float())
+        bound = float(found.norms[i]) / 3
+        tight = ClippingEngine(model, clip_norm=bound, precision="bf16")
+        assert float(tight.clipped_sum(*client[:2], weights).gradient.double().norm()) <= bound
+    assert (torch.bfloat16, torch.bfloat16) in types
+    assert all(gradient == kept for gradient, kept in types)
+
+
+@pytest.mark.parametrize(("n", "size"), [(1, 1), (97, 6661), (6000, 1024), (6000, 8192), (500, 147_456)])
+def test_the_weighted_sum_of_bf16_rows_agrees_with_torchs_and_repeats(n: int, size: int) -> None:
+    from jsam.training.clipping.gpu.convolution import weighted_sum
+
+    source = torch.Generator(device=CUDA).manual_seed(n)
+    rows = torch.randn(n, size, device=CUDA, generator=source).bfloat16()
+    factors = torch.rand(n, device=CUDA, generator=source)
+    found = weighted_sum(rows, factors)
+    assert torch.equal(found, weighted_sum(rows, factors))
+    exact = torch.mv(rows.t().double(), factors.double())
+    assert float((found - exact).abs().max()) <= 1e-6 * n**0.5 * 5
+    with arithmetic("fp32", CUDA):
+        torch.testing.assert_close(found, torch.mv(rows.float().t(), factors), rtol=1e-4, atol=1e-4)
+
+
+def test_rows_beyond_two_to_the_31_entries_are_summed() -> None:
+    from jsam.training.clipping.gpu.convolution import weighted_sum
+
+    n, size = 15_000, 147_456
+    if torch.cuda.mem_get_info()[0] < 3 * n * size:
+        pytest.skip("not enough memory on this card")
+    rows = torch.zeros((n, size), device=CUDA, dtype=torch.bfloat16)
+    rows[-1] = 3.0
+    assert torch.equal(weighted_sum(rows, torch.full((n,), 0.5, device=CUDA)), torch.full((size,), 1.5, device=CUDA))
+
+
 def test_an_embedding_repeats_bit_for_bit() -> None:
     """Many examples share few tokens, so that the order of additions would show."""
     torch.manual_seed(5)
@@ -200,6 +259,10 @@ def test_gradients_that_are_kept_count_for_the_size_of_a_chunk() -> None:
     (client,) = some_clients(shape, [8])
     engine.clipped_sum(*client[:2], torch.ones(8, device=CUDA))
     assert engine._fused._footprint == (189_706, 287_008)
+    engine = ClippingEngine(model, clip_norm=1.0, precision="bf16")
+    engine.clipped_sum(*client[:2], torch.ones(8, device=CUDA))
+    biases = 2 * (32 + 64 + 128)
+    assert engine._fused._footprint == (189_706, (287_008 - biases) // 2 + biases)
 
 
 def a_contract(epsilon_scale: float = 300.0) -> Contract:

@@ -18,13 +18,14 @@ class Workspace:
         self._buffers: dict[str, Tensor] = {}
         self.generation = 0
 
-    def take(self, name: str, shape: tuple[int, ...], *, like: Tensor) -> Tensor:
+    def take(self, name: str, shape: tuple[int, ...], *, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """An uninitialised tensor of `shape`, sharing memory with all others of this name."""
         size = math.prod(shape)
+        dtype = like.dtype if dtype is None else dtype
         buffer = self._buffers.get(name)
-        if buffer is None or buffer.numel() < size or buffer.device != like.device or buffer.dtype != like.dtype:
+        if buffer is None or buffer.numel() < size or buffer.device != like.device or buffer.dtype != dtype:
             if buffer is not None:
                 self.generation += 1
-            buffer = torch.empty(size, device=like.device, dtype=like.dtype)
+            buffer = torch.empty(size, device=like.device, dtype=dtype)
             self._buffers[name] = buffer
         return buffer[:size].view(shape)

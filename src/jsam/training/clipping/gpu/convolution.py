@@ -1,7 +1,7 @@
 """Conv2d on CUDA: one kernel writes every example's gradient and its norm, one product sums them up.
 
-The norms are taken of the very numbers that are summed, in fp32, whatever precision they were computed in: the clipped
-norm is bounded by C at every precision. Uses that the kernel does not cover go to the plain rule.
+The norms are taken of the very numbers that are summed, in fp32, whatever precision those were computed and stored in:
+the clipped norm is bounded by C at every precision. Uses that the kernel does not cover go to the plain rule.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from jsam.training.clipping.gpu.activation import is_channels_last
-from jsam.training.clipping.gpu.kernels import sample_gradients_kernel
-from jsam.training.clipping.gpu.tiles import Tile, tile_for
+from jsam.training.clipping.gpu.kernels import sample_gradients_kernel, weighted_sum_kernel
+from jsam.training.clipping.gpu.tiles import Tile, share_for, tile_for
 from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, row_norms
 from jsam.training.clipping.layers.conv import ConvRule
 from jsam.training.clipping.workspace import Workspace
@@ -42,12 +42,12 @@ class KernelConvRule(LayerRule):
         self._outputs, self._columns = module.out_channels, shape.channels * shape.kernel[0] * shape.kernel[1]
 
     def _covers(self, calls: Sequence[Call]) -> bool:
-        n = calls[0].inputs.shape[0]
+        n, size = calls[0].inputs.shape[0], self._outputs * self._columns
         return (
             self._covered
             and len(calls) == 1
             and calls[0].inputs.dtype in (torch.float32, torch.bfloat16)
-            and 4 * n * self._outputs * self._columns <= _KEPT_BYTES
+            and n * size * _kept_type(calls[0]).itemsize <= _KEPT_BYTES
         )
 
     def columns(self, calls: Sequence[Call]) -> int:
@@ -61,7 +61,10 @@ class KernelConvRule(LayerRule):
         return BlockFloats() if self._covers(calls) else self._plain.block_floats(calls)
 
     def kept_floats(self, calls: Sequence[Call]) -> int:
-        return self._outputs * (self._columns + self.trains("bias")) if self._covers(calls) else 0
+        if not self._covers(calls):
+            return 0
+        weights = -(-self._outputs * self._columns * _kept_type(calls[0]).itemsize // 4)
+        return weights + (self._outputs if self.trains("bias") else 0)
 
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
         if not self._covers(calls):
@@ -70,7 +73,9 @@ class KernelConvRule(LayerRule):
             return
         self._call = calls[0]
         n = parts.shape[1]
-        self._weights = self.workspace.take(f"kept:{self.name}", (n, self._outputs * self._columns), like=parts)
+        self._weights = self.workspace.take(
+            f"kept:{self.name}", (n, self._outputs * self._columns), like=parts, dtype=_kept_type(calls[0])
+        )
         bias = parts.new_empty((n, self._outputs)) if self.trains("bias") else None
         self._launch(calls[0], bias, parts)
         if bias is not None:
@@ -140,7 +145,7 @@ class KernelConvRule(LayerRule):
             self._plain.finish(factors)
             return
         # In the plain rule's order and buffer, so that chunks of both kinds add up.
-        total = torch.mv(self._weights.t(), factors).view(self._outputs, *self._shape.kernel, self._shape.channels)
+        total = weighted_sum(self._weights, factors).view(self._outputs, *self._shape.kernel, self._shape.channels)
         pieces = self._shape.from_weight(total.permute(0, 3, 1, 2))
         if self._plain.transposed:
             pieces = pieces.transpose(1, 2)
@@ -153,3 +158,32 @@ class KernelConvRule(LayerRule):
 
     def _shaped(self, key: str, total: Tensor) -> Tensor:
         return self._plain._shaped(key, total)
+
+
+def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
+    """Σ_i factors_i rows_i in fp32.
+
+    Of one row alone, with factors 0 for all others, every entry is a product rounded once, as in torch's own sum.
+    """
+    if rows.dtype == factors.dtype:
+        return torch.mv(rows.t(), factors)
+    n, size = rows.shape
+    share = share_for(n, size)
+    parts = factors.new_empty((-(-n // share.rows), size))
+    weighted_sum_kernel[(-(-size // share.columns), parts.shape[0])](
+        rows,
+        factors.contiguous(),
+        parts,
+        n,
+        size,
+        share.rows,
+        ROWS=share.step,
+        COLUMNS=share.columns,
+        num_warps=share.warps,
+    )
+    return parts.sum(dim=0)
+
+
+def _kept_type(call: Call) -> torch.dtype:
+    """bf16 where the products were: writing and reading the gradients takes as long as memory does."""
+    return torch.bfloat16 if call.grad_outputs.dtype == torch.bfloat16 else torch.float32

@@ -48,7 +48,7 @@ def sample_gradients_kernel(
     BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
-    """weight[n, o, (i, j, c)] = Σ_p g[n, o, p] x[n, c, patch p at (i, j)], and the norm of each tile.
+    """weight[n, o, (i, j, c)] = Σ_p g[n, o, p] x[n, c, patch p at (i, j)], and the norm of each tile as it is stored.
 
     Entries are in the order kernel row, kernel column, channel: neighbours are neighbours in channels-last inputs.
     """
@@ -104,16 +104,48 @@ def sample_gradients_kernel(
         total = tl.dot(g, x.to(g.dtype), total, input_precision=PRECISION)
         if BIAS:
             bias += tl.sum(g.to(tl.float32), axis=1)
+    stored = total.to(weight_ptr.dtype.element_ty)
     tl.store(
         weight_ptr + n * (OUT * COLUMNS) + outs[:, None] * COLUMNS + columns[None, :],
-        total,
+        stored,
         mask=out_there[:, None] & column_there[None, :],
     )
     if BIAS:
         if tile_c == 0:
             tl.store(bias_ptr + n * OUT + outs, bias, mask=out_there)
     tile = tile_o * tl.num_programs(1) + tile_c
+    # Of what will be summed up: rounding may make a gradient longer.
+    total = stored.to(tl.float32)
     tl.store(norm_ptr + tile.to(tl.int64) * norm_t + n, tl.sqrt_rn(tl.sum(total * total)))
+
+
+@triton.jit
+def weighted_sum_kernel(
+    matrix_ptr,
+    factor_ptr,
+    out_ptr,
+    n,
+    size,
+    share,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """out[s, j] = Σ_i factor[i] matrix[i, j] over the s-th share of the n rows: fp32, always in the same order."""
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    there = columns < size
+    first = tl.program_id(1) * share
+    stop = tl.minimum(first + share, n)
+    # Added up across rows once, at the end: threads would wait for each other at every step.
+    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    for start in range(first, stop, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        real = rows < stop
+        factors = tl.load(factor_ptr + rows, mask=real, other=0.0)
+        # A matrix may have more than 2³¹ entries.
+        places = rows.to(tl.int64)[:, None] * size + columns[None, :]
+        values = tl.load(matrix_ptr + places, mask=real[:, None] & there[None, :], other=0.0)
+        total += values.to(tl.float32) * factors[:, None]
+    tl.store(out_ptr + tl.program_id(1).to(tl.int64) * size + columns, tl.sum(total, axis=0), mask=there)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""How the gradient kernel's work is cut up."""
+"""How the work of the kernels for per-example gradients is cut up."""
 
 from __future__ import annotations
 
@@ -41,6 +41,31 @@ def tile_for(outputs: int, channels: int, columns: int, positions: int, kind: st
         # Two warps: with four, Triton takes the warp-group instruction, whose tf32 operands it must transpose.
         return Tile(high, 128, 32, 2, 2)
     return Tile(high, 128, 64, 4, 1 if few else 2)
+
+
+class Share(NamedTuple):
+    """How a weighted sum of rows is shared out: columns and rows that a program reads at a time, rows it adds up."""
+
+    columns: int
+    step: int
+    rows: int
+    warps: int
+
+
+# Several times what a large card runs at once, so that few of its processors have nothing to do at the end.
+_PROGRAMS = 2048
+_FEWEST_ROWS = 64
+
+
+def share_for(n: int, size: int) -> Share:
+    """For n rows of `size` entries, by rule, so that the order of additions is the same every time.
+
+    Each thread has eight loads of 16 bytes under way. Where columns are few, rows are shared by more programs.
+    """
+    columns, step = 512, 16
+    parts = max(1, _PROGRAMS // -(-size // columns))
+    rows = -(-n // (parts * step)) * step
+    return Share(columns, step, max(_FEWEST_ROWS, rows), 4)
 
 
 def next_power_of_two(value: int) -> int:
