@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jsam.training.trials import Trial, run_trials
@@ -34,11 +36,29 @@ def test_a_trial_ends_like_a_recorded_run(tmp_path: Path, momentum: float) -> No
 def test_trials_share_a_task_without_touching_it() -> None:
     task = small_task()
     before = {name: value.clone() for name, value in task.model.state_dict().items()}
-    trials = [Trial(contract=small_contract(), task=task, settings=small_settings(seed=seed)) for seed in (5, 6, 5)]
+    trials = [Trial(contract=small_contract(), task=task, settings=small_settings(seed=seed)) for seed in (5, 6)]
     rounds: list[int] = []
     results = dict(run_trials(trials, progress=rounds.append))
-    assert sorted(results) == [0, 1, 2]
-    assert sum(rounds) == 3 * 8
-    assert results[0].loss == results[2].loss
+    assert sorted(results) == [0, 1]
+    assert sum(rounds) == 2 * 8
+    ((_, again),) = list(run_trials(trials[:1]))
+    assert results[0].loss == again.loss
     assert results[0].loss != results[1].loss
     assert all(bool((before[name] == value).all()) for name, value in task.model.state_dict().items())
+
+
+def test_trials_that_must_come_to_the_same_are_run_once() -> None:
+    """Payments do not matter to training; budgets, probabilities, settings and weights on updates do."""
+    task, contract = small_task(), small_contract()
+    unpaid = dataclasses.replace(contract, payments=np.zeros_like(contract.payments))
+    others = [
+        dataclasses.replace(contract, epsilons=2 * contract.epsilons),
+        dataclasses.replace(contract, update_weights=np.full(contract.num_clients, 0.5)),
+    ]
+    trials = [Trial(contract=c, task=task, settings=small_settings()) for c in (contract, *others, unpaid)]
+    trials.append(Trial(contract=contract, task=task, settings=small_settings(learning_rate=0.01)))
+    rounds: list[int] = []
+    results = dict(run_trials(trials, progress=rounds.append))
+    assert results[3] is results[0]
+    assert len({id(result) for result in results.values()}) == len({r.loss for r in results.values()}) == 4
+    assert sum(rounds) == 5 * 8

@@ -58,11 +58,33 @@ def run_trials(
 ) -> Iterator[tuple[int, TrialResult]]:
     """(index, result) of each trial as it finishes; `progress` is told how many more rounds have been made.
 
-    On CUDA, trials of one shape go side by side, `at_once` of them.
+    On CUDA, trials of one shape go side by side, `at_once` of them. Trials that must come to the same are run once.
     """
     tell = progress or (lambda rounds: None)
-    alike: dict[Any, list[tuple[int, Trial]]] = {}
+    twins: dict[Any, list[int]] = {}
     for index, trial in enumerate(trials):
+        twins.setdefault(_what_matters(trial), []).append(index)
+    others = {first: rest for first, *rest in twins.values()}
+    for first, result in _run_distinct([(index, trials[index]) for index in others], tell, at_once):
+        yield first, result
+        for index in others[first]:
+            tell(trials[index].settings.rounds)
+            yield index, result
+
+
+def _what_matters(trial: Trial) -> tuple[Any, ...]:
+    """All that a run depends on: two mechanisms may come to one contract, and differ in what they pay."""
+    contract = trial.contract
+    weights = contract.update_weights
+    drawn = contract.selection_probs.tobytes(), contract.epsilons.tobytes()
+    return id(trial.task), trial.settings, *drawn, None if weights is None else weights.tobytes()
+
+
+def _run_distinct(
+    trials: Sequence[tuple[int, Trial]], tell: Callable[[int], None], at_once: int | None
+) -> Iterator[tuple[int, TrialResult]]:
+    alike: dict[Any, list[tuple[int, Trial]]] = {}
+    for index, trial in trials:
         key = slot_key(trial)
         if key is None:
             yield index, _Run(trial).go(tell)
