@@ -167,7 +167,10 @@ def test_uncommon_uses_stay_on_the_fused_path(kind: str, precision: Precision) -
 
 
 def test_the_way_back_in_bf16_repeats_and_agrees_with_the_plain_rules() -> None:
-    """Products of bf16 numbers are exact in fp32, so only the order of sums differs; the kernel also rounds images."""
+    """Products of bf16 numbers are exact in fp32, so sums differ only by their order, and where gradients are kept in bf16.
+
+    Rounded to eight bits, each entry of those is off by 2e-3 of itself at most.
+    """
     model, shape = a_model("cifar10")
     (client,) = some_clients(shape, [30])
     engine = ClippingEngine(model, clip_norm=1e6, precision="bf16")
@@ -177,8 +180,9 @@ def test_the_way_back_in_bf16_repeats_and_agrees_with_the_plain_rules() -> None:
     fused: FusedClipping = engine._fused
     fused._workers = [Worker({name: module for module, name in fused._names.items()}, RULES)]
     plain = engine.unflatten(engine.clipped_sum(*client[:2], weights).gradient)
+    kept = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
     for name, value in engine.unflatten(quick).items():
-        tolerance = 5e-3 if name == "0.weight" else 1e-4
+        tolerance = 5e-3 if name in kept else 1e-4
         assert float((value - plain[name]).norm() / plain[name].norm()) < tolerance, name
 
 
