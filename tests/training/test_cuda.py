@@ -167,7 +167,7 @@ def test_uncommon_uses_stay_on_the_fused_path(kind: str, precision: Precision) -
 
 
 def test_the_way_back_in_bf16_repeats_and_agrees_with_the_plain_rules() -> None:
-    """Products of bf16 numbers are exact in fp32, so sums differ only by their order, and where gradients are kept in bf16.
+    """Products of bf16 numbers are exact in fp32, so sums differ by their order, and where gradients are kept in bf16.
 
     Rounded to eight bits, each entry of those is off by 2e-3 of itself at most.
     """
