@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import datetime
 import functools
+import importlib
 import importlib.metadata
 import json
 import platform
@@ -343,9 +344,12 @@ def main() -> None:
 
 
 def installed(package: str) -> str | None:
+    """The version, also of a package that only lies on the path."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
+        with contextlib.suppress(ImportError):
+            return getattr(importlib.import_module(package), "__version__", None)
         return None
 
 
