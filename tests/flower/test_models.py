@@ -102,6 +102,21 @@ def test_a_model_that_cannot_be_trained_on_the_own_records_is_declined_before_an
     assert federation.ledger(0).statement() == ()
 
 
+def test_labels_beyond_the_model_show_in_the_clients_own_log_and_nowhere_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The campaign goes on: a client that refuses or fails would tell the server of single records."""
+    federation = Federation.make(tmp_path, [0.2, 0.4])
+    data = federation.files[0].parent / "data.npz"
+    with np.load(data) as stored:
+        inputs, targets = stored["inputs"], stored["targets"].copy()
+    targets[:3] = 42
+    np.savez(data, inputs=inputs, targets=targets)
+    federation.run(published())
+    assert f"3 of {len(targets)} records have labels that model digits has no class for" in caplog.text
+    assert federation.statement(0).releases > 0
+
+
 def test_a_name_cannot_reach_anything_but_what_is_offered(installed: Path) -> None:
     """Neither a module that is there, nor an entry point of another group."""
     for name in ("ward_models:small", "os:abort", "flower-superlink", ""):

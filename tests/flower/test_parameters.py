@@ -11,7 +11,7 @@ from tests.conftest import require
 
 torch = require("torch", extra="train")
 
-from jsam.flower.parameters import clipped_mean, flattened  # noqa: E402
+from jsam.flower.parameters import clipped_mean, flattened, known_labels  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
 
 CLIP_NORM = 1.5
@@ -32,6 +32,24 @@ def test_a_record_without_a_finite_gradient_counts_as_nothing_and_nobody_fails()
     without = clipped_mean("digits", parameters, inputs[others], targets[others], CLIP_NORM)
     assert np.linalg.norm(without) > 0.01
     np.testing.assert_allclose(found, without * 39 / 40, atol=1e-6)
+
+
+@pytest.mark.parametrize("label", [10, 1000, -1, -100])
+@pytest.mark.parametrize("pixel", [0.5, np.nan])
+def test_a_label_that_the_model_has_no_class_for_counts_as_nothing_and_nobody_fails(label: int, pixel: float) -> None:
+    """A server could name a model of few classes to see whose labels lie beyond; what others add is the same to the bit
+    whether the record has such a label or a gradient that is not finite."""
+    inputs, targets = records(40)
+    parameters = flattened(build_model("digits", 0))
+    spoiled = inputs.copy()
+    spoiled[7] = np.nan
+    without = clipped_mean("digits", parameters, spoiled, targets, CLIP_NORM)
+    inputs[7, 0, 3, 3], targets[7] = pixel, label
+    np.testing.assert_array_equal(known_labels("digits", inputs, targets), np.arange(40) != 7)
+    np.testing.assert_array_equal(clipped_mean("digits", parameters, inputs, targets, CLIP_NORM), without)
+    nothing = clipped_mean("digits", parameters, inputs, np.full(40, label), CLIP_NORM)
+    assert not nothing.any()
+    assert targets[7] == label
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e19, 1e37])

@@ -80,6 +80,7 @@ def _offer(message: Message, context: Context) -> Answer:
         raise Refused(Reason.OTHER_CONTRACT, "the offer is for another client")
     inputs, targets = files.records()
     _know(terms.public.model, inputs)
+    _warn_of_labels(terms.public.model, inputs, targets)
     _ledger(files).accept(terms, sensitivity=files.sensitivity, samples=len(targets), published=True)
     return {"accepted": terms.hash}, None
 
@@ -97,6 +98,20 @@ def _know(model: str, inputs: NDArray[Any]) -> None:
         check_trains(model, inputs)
     except InputError as error:
         raise Refused(Reason.INVALID_TERMS, "the model cannot be trained on this client's kind of records") from error
+
+
+def _warn_of_labels(model: str, inputs: NDArray[Any], targets: NDArray[np.int64]) -> None:
+    """In this machine's log alone: to refuse the offer would tell the server of single records."""
+    from jsam.flower.parameters import known_labels
+
+    unknown = int((~known_labels(model, inputs, targets)).sum())
+    if unknown:
+        logger.warning(
+            "%d of %d records have labels that model %s has no class for; they will count as nothing",
+            unknown,
+            len(targets),
+            model,
+        )
 
 
 def _close(message: Message, context: Context) -> Answer:

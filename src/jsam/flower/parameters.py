@@ -64,6 +64,13 @@ def check_trains(model_name: str, inputs: NDArray[Any]) -> None:
         raise InputError(f"model {model_name!r} does not take inputs of shape {tuple(inputs.shape[1:])}") from error
 
 
+def known_labels(model_name: str, inputs: NDArray[Any], targets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which records have a label that the model has a class for."""
+    classes = _classes(model_name, inputs.shape[1:], inputs.dtype.str)
+    within = (targets >= 0) & (targets < classes)
+    return np.asarray(within.reshape(len(targets), -1).all(axis=1))
+
+
 def digest(vector: Vector) -> str:
     return hashlib.sha256(np.ascontiguousarray(vector).tobytes()).hexdigest()
 
@@ -73,16 +80,19 @@ def clipped_mean(
 ) -> Vector:
     """The mean over all records of their gradients, each clipped; before noise, so it must not leave the machine.
 
-    A record whose gradient is not finite counts as 0. To fail instead would be an answer without noise: a server could
-    send parameters that overflow at chosen records only, and learn of them from who fails. For the same reason what one
+    A record whose gradient is not finite, or whose label the model has no class for, counts as 0. To fail instead would
+    be an answer without noise: a server could send parameters that overflow at chosen records only, or name a model of
+    few classes, and learn of records from who fails. For the same reason what one
     record adds must not hang on another. Records that fp32 cannot clip are clipped one by one in fp64. Others stand in
     their rows with weight 0, for in a batch of another size, or on another of the engine's paths, all would be rounded
     differently, and parameters can be made up for which that turns gradients around.
     """
     model, engine = _engine(model_name, clip_norm, inputs.shape[1:], inputs.dtype.str)
     put_into(model, parameters)
-    records = torch.from_numpy(inputs), torch.from_numpy(targets)
-    weights = sample_weights([len(targets)], [1], 1)
+    known = torch.from_numpy(known_labels(model_name, inputs, targets))
+    records = torch.from_numpy(inputs), torch.from_numpy(targets).clone()
+    records[1][~known] = 0
+    weights = sample_weights([len(targets)], [1], 1) * known
     found = engine.clipped_sum(*records, weights)
     gradient, odd = found.gradient, ~(found.norms <= LARGEST_NORM)
     if bool(odd.any()) and not bool(odd.all()):
@@ -92,6 +102,7 @@ def clipped_mean(
     if bool(odd.all()) or not bool(torch.isfinite(gradient).all()):
         gradient, odd = torch.zeros(len(parameters)), torch.ones_like(odd)
     if bool(odd.any()):
+        odd &= known
         alone = _one_by_one(model, records[0][odd], records[1][odd], clip_norm)
         gradient = gradient.double() + alone / len(targets)
     return gradient.numpy().astype(np.float32)
@@ -119,6 +130,15 @@ def _engine(model_name: str, clip_norm: float, shape: tuple[int, ...], kind: str
     """
     model = model_named(model_name, 0).train()
     engine = ClippingEngine(model, clip_norm=clip_norm, loss=cross_entropy)
-    made_up = np.random.default_rng(0).random((3, *shape)).astype(np.dtype(kind))
-    engine.clipped_sum(torch.from_numpy(made_up), torch.zeros(3, dtype=torch.int64), torch.ones(3))
+    engine.clipped_sum(_made_up(shape, kind), torch.zeros(3, dtype=torch.int64), torch.ones(3))
     return model, engine
+
+
+@functools.lru_cache(maxsize=4)
+@torch.no_grad()
+def _classes(model_name: str, shape: tuple[int, ...], kind: str) -> int:
+    return int(model_named(model_name, 0)(_made_up(shape, kind)).shape[1])
+
+
+def _made_up(shape: tuple[int, ...], kind: str) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(0).random((3, *shape)).astype(np.dtype(kind)))
