@@ -1,6 +1,6 @@
 """A round of clipped gradients on one GPU: checked against the plain reference, then timed against the usual ways.
 
-    python -m benchmarks.gpu [--quick] [--output results/benchmarks] [--end-to-end]
+    python -m benchmarks.gpu [--quick] [--skip-steps] [--end-to-end mnist cifar10] [--output results/benchmarks]
 
 Times are medians of CUDA-event timings. Ours and the non-private step are CUDA graphs (the latter also eager, in both
 layouts; its best counts); Opacus and torch.func go client by client, as federated code does. With --end-to-end whole
@@ -18,10 +18,8 @@ import importlib.metadata
 import json
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -34,6 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.rounds import CLIP_NORM, FULL, SHAPES, Case, per_client_func, per_client_opacus
+from benchmarks.whole_runs import end_to_end, side_by_side, whole_run
 from jsam.training.clipping import ClientBatch, ClippingEngine, cross_entropy, reference_clipped_sum
 from jsam.training.clipping.precision import PRECISIONS, Precision, arithmetic
 
@@ -227,70 +226,6 @@ def attempt(run: Callable[..., Any], *arguments: Any) -> Any:
         return None
 
 
-def end_to_end(dataset: str, precision: Precision, folder: Path, rounds: int = 1000) -> dict[str, Any]:
-    """A whole run, and for MNIST ten runs side by side, in this process and as a command of their own."""
-    from jsam.training import train
-
-    contract, task, settings = whole_run(dataset, precision, rounds)
-    found: dict[str, Any] = {}
-    initial = {name: value.clone() for name, value in task.model.state_dict().items()}
-    # The first run compiles kernels, once for a machine.
-    for name, count in (("20 rounds, kernels compiled", 20), ("one run", rounds)):
-        task.model.load_state_dict(initial)
-        start = time.perf_counter()
-        result = train(contract, task, replace(settings, rounds=count), folder / name.replace(", ", "-"))
-        torch.cuda.synchronize()
-        found[name] = time.perf_counter() - start
-    found["accuracy"] = result.accuracy
-    task.model.load_state_dict(initial)
-    task.model.to("cpu")
-    for count in (1, 10) if dataset == "mnist" else ():
-        start = time.perf_counter()
-        accuracies = side_by_side(contract, task, settings, count)
-        found[f"{count} at once"] = time.perf_counter() - start
-        found[f"{count} at once, accuracies"] = accuracies
-    for count in (1, 10) if dataset == "mnist" and precision == "tf32" else ():
-        start = time.perf_counter()
-        command = [sys.executable, "-m", "benchmarks.gpu", "--side-by-side", dataset, precision, str(count)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        found[f"{count} at once, the whole command"] = time.perf_counter() - start
-    return found
-
-
-def whole_run(dataset: str, precision: Precision, rounds: int = 1000) -> tuple[Any, Any, Any]:
-    """Contract, task and settings of a run as the paper makes them."""
-    import numpy as np
-    import scipy.stats
-
-    import jsam
-    from jsam.training import TaskSpec, TrainingSettings
-
-    reports = np.random.default_rng(0).uniform(0, 1, 100)
-    market = jsam.Market(sensitivities=reports, prior=scipy.stats.uniform(0, 1))
-    contract = jsam.plan(market, jsam.USBM(loss_weight=5000.0), payments=False)
-    task = TaskSpec(dataset=dataset, num_clients=100, similarity=100.0).build()
-    settings = TrainingSettings(
-        rounds=rounds,
-        clip_norm=6.0,
-        learning_rate=0.05,
-        noise="lemma1",
-        c2=0.1,
-        evaluate_every=20,
-        checkpoint_every=100,
-        device="cuda",
-        precision=precision,
-    )
-    return contract, task, settings
-
-
-def side_by_side(contract: Any, task: Any, settings: Any, count: int) -> list[float]:
-    """The accuracies of runs that differ in their seed."""
-    from jsam.training.trials import Trial, run_trials
-
-    trials = [Trial(contract=contract, task=task, settings=replace(settings, seed=s)) for s in range(count)]
-    return [found.accuracy for _, found in run_trials(trials, at_once=count)]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="ours and the non-private step only")
@@ -339,8 +274,27 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     card = torch.cuda.get_device_name().lower().replace(" ", "-")
     path = arguments.output / f"gpu-{card}-{'end-to-end' if arguments.skip_steps else 'rounds'}.json"
+    if arguments.skip_steps:
+        with_earlier(results, path)
     path.write_text(json.dumps(results, indent=1) + "\n")
     table(results)
+    far = [
+        f"{model} {precision}"
+        for model, rows in results["milliseconds a round"].items()
+        for precision, bar in AGREEMENT.items()
+        if not rows["checks"][precision] or not rows["checks"][precision]["gradient"] <= bar
+    ]
+    if far:
+        sys.exit(f"too far from the reference path, or not checked: {', '.join(far)}")
+
+
+def with_earlier(results: dict[str, Any], path: Path) -> None:
+    """Whole runs may be made in several calls; those of the same card and versions stay."""
+    before = json.loads(path.read_text()) if path.exists() else {}
+    if before.get("card") == results["card"] and before.get("versions") == results["versions"]:
+        results["end to end"] = before["end to end"] | results["end to end"]
+        commands = [*before["command"].split("; "), results["command"]]
+        results["command"] = "; ".join(dict.fromkeys(commands))
 
 
 def installed(package: str) -> str | None:

@@ -90,7 +90,7 @@ def test_the_papers_models_have_these_footprints(name: str, shape: tuple[int, ..
 @pytest.mark.parametrize(("footprint", "samples"), [(MNIST, 6000), (CIFAR, 5000)])
 def test_a_large_card_takes_a_whole_round_at_once_as_its_activations_allow(footprint: Footprint, samples: int) -> None:
     found = samples_a_chunk(footprint, "cuda", 139 << 30)
-    assert found == (8 << 30) // (4 * footprint.captured)
+    assert found == min(65_535, (8 << 30) // (4 * footprint.captured))
     assert list(spans(samples, found)) == [(0, samples)]
 
 
@@ -104,7 +104,9 @@ def test_what_is_captured_and_kept_stays_within_a_quarter_of_a_card(footprint: F
     assert 4 * n * footprint.captured <= 8 << 30
     # No smaller than it must be.
     more = 4 * (n + 1)
-    assert more * (footprint.captured + footprint.kept) > memory // 4 or more * footprint.captured > 8 << 30
+    full = more * (footprint.captured + footprint.kept) > memory // 4 or more * footprint.captured > 8 << 30
+    # The last axis of a CUDA grid, along which kernels number examples, has no more.
+    assert full or n == 65_535
 
 
 def test_chunks_on_the_cpu_know_no_card() -> None:

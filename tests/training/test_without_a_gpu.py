@@ -164,6 +164,14 @@ def test_a_convolution_of_which_only_the_bias_is_trained_is_not_merged() -> None
     assert len(merged_stages(model)) == 1
 
 
+@pytest.mark.parametrize("pool", [[], [nn.MaxPool2d(2)]])
+def test_a_stage_whose_output_is_overwritten_is_not_merged(pool: list[nn.Module]) -> None:
+    """Its way back needs that output; within a stage nothing is overwritten, whatever the activation asks for."""
+    for last, count in ((nn.ReLU(inplace=True), 0), (nn.ReLU(), 1), (nn.Flatten(), 1)):
+        assert len(merged_stages(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), *pool, last))) == count
+    assert len(merged_stages(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(inplace=True), *pool))) == 1
+
+
 def test_a_forward_pass_may_tell_of_layers_that_are_not_trained() -> None:
     """Merged convolutions are told of whether or not they are frozen; only trained ones are captured."""
     trained, frozen = nn.Linear(4, 5), nn.Linear(5, 3).requires_grad_(False)

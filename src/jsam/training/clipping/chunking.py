@@ -12,6 +12,8 @@ _CHUNK_BYTES = {"cpu": 12 << 20, "cuda": 8 << 30}
 # Of a card's memory, what is captured and kept may take one part in so many. The rest is for what autograd holds
 # meanwhile (about as much again as is captured), the data, a block's scratch memory, and a few runs side by side.
 _MEMORY_SHARE = 4
+# A kernel's programs are numbered by example along an axis of a CUDA grid that has no more.
+_MOST_ON_CUDA = 65_535
 
 
 class Footprint(NamedTuple):
@@ -32,7 +34,7 @@ def samples_a_chunk(footprint: Footprint, device: str, memory: int | None) -> in
     share = _CHUNK_BYTES.get(device, _CHUNK_BYTES["cuda"]) // (4 * footprint.captured)
     if memory is None:
         return share
-    return min(share, memory // _MEMORY_SHARE // (4 * (footprint.captured + footprint.kept)))
+    return min(share, memory // _MEMORY_SHARE // (4 * (footprint.captured + footprint.kept)), _MOST_ON_CUDA)
 
 
 def memory_of(device: torch.device) -> int | None:

@@ -122,8 +122,12 @@ def _stages(modules: list[nn.Module], precision: Precision) -> Iterator[_Merged 
             assert after is not None
             last = modules[position + 2] if position + 2 < len(modules) else None
             pooling = last if isinstance(last, nn.MaxPool2d) and _is_plain(last) else None
-            yield _Merged(module, after, pooling, precision)
-            position += 2 if pooling is None else 3
+            length = 2 if pooling is None else 3
+            if _overwrites(modules[position + length : position + length + 1]):
+                yield from modules[position : position + length]
+            else:
+                yield _Merged(module, after, pooling, precision)
+            position += length
         else:
             yield module
             position += 1
@@ -138,6 +142,11 @@ def _back_in_bf16(stages: list[_Stage]) -> list[_Stage]:
         _BackInBf16(stage, carry=follows) if fits and isinstance(stage, _Merged) else stage
         for stage, fits, follows in zip(stages, fit, [*fit[1:], False], strict=True)
     ]
+
+
+def _overwrites(following: list[nn.Module]) -> bool:
+    # The way back through a merged stage needs its output as it was.
+    return any(getattr(module, "inplace", False) for module in following)
 
 
 def _trains_bias_only(convolution: nn.Conv2d) -> bool:
