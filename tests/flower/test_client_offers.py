@@ -30,6 +30,18 @@ def test_limits_cannot_be_found_by_halving(tmp_path: Path) -> None:
     assert OFFERS_JUDGED == 2
 
 
+def test_new_campaigns_do_not_give_looks_without_end(tmp_path: Path) -> None:
+    """What was heard of before is heard of again; more campaigns are not, whether or not those came to anything."""
+    ledger = ClientLedger(tmp_path, Policy(max_campaigns=2))
+    for name in ("spring", "summer", "spring"):
+        ledger.hear(published(campaign=name))
+    before = contents(tmp_path)
+    assert refused(lambda: ledger.hear(published(campaign="autumn"))) is Reason.TOO_MANY_CAMPAIGNS
+    assert contents(tmp_path) == before
+    ClientLedger(tmp_path, Policy(max_campaigns=3)).hear(published(campaign="autumn"))
+    assert refused(lambda: ledger.hear(published(campaign="winter"))) is Reason.TOO_MANY_CAMPAIGNS
+
+
 def test_a_third_offer_leaves_the_accepted_one_in_place(tmp_path: Path) -> None:
     ledger = ClientLedger(tmp_path)
     for epsilon in (1.5, 1.4):

@@ -83,6 +83,8 @@ class ClientLedger:
             store = CampaignStore.of(self._campaigns, announcement.campaign)
             earlier = store.published
             if earlier is None:
+                if CampaignStore.heard_in(self._campaigns) >= self.policy.max_campaigns:
+                    raise Refused(Reason.TOO_MANY_CAMPAIGNS, "this client hears of no more campaigns")
                 store.keep_published(announcement.text)
             elif Announcement.from_json(earlier).values != announcement.values:
                 raise Refused(Reason.RULES_CHANGED, "other rules were published for this campaign before")

@@ -44,6 +44,14 @@ class CampaignStore:
         """A server chooses campaign names, so a name is never a path: its hash is."""
         return cls(root / hashlib.sha256(campaign.encode(errors="surrogatepass")).hexdigest()[:32])
 
+    @staticmethod
+    def heard_in(root: Path) -> int:
+        """How many campaigns have left anything here, agreed to or not."""
+        try:
+            return sum(1 for _ in root.iterdir())
+        except FileNotFoundError:
+            return 0
+
     @classmethod
     def all_in(cls, root: Path) -> list[CampaignStore]:
         try:

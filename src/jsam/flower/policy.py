@@ -5,6 +5,7 @@
     min_payment_per_epsilon = 0.1   # payment ÷ ε, at the least
     total_epsilon = 5.0             # over all campaigns together
     total_delta = 1e-4              # likewise; left out, it is 1 ÷ number of records
+    max_campaigns = 100             # that it hears of at all; each is two looks at these limits, and a folder
     adjacency = ["replace"]         # which guarantees are good enough
     check_loss_weight = false       # take η(N) of a budget on trust instead of computing it
 
@@ -48,6 +49,7 @@ class Policy:
     min_payment_per_epsilon: float | None = None
     total_epsilon: float | None = None
     total_delta: float | None = None
+    max_campaigns: int = 100
     check_loss_weight: bool = True
     adjacency: tuple[str, ...] = tuple(kind.value for kind in Adjacency)
 
@@ -58,6 +60,9 @@ class Policy:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
                 raise InputError(f"{name} is {value!r}; it must be a finite number of at least 0")
+        number: object = self.max_campaigns
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise InputError(f"max_campaigns is {number!r}; it must be a whole number of at least 0")
         switch: object = self.check_loss_weight
         if not isinstance(switch, bool):
             raise InputError(f"check_loss_weight is {switch!r}; it must be true or false")

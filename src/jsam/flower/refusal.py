@@ -26,6 +26,7 @@ class Reason(StrEnum):
     INVALID_TERMS = "invalid-terms"
     DECLINED = "declined"
     TOO_MANY_OFFERS = "too-many-offers"
+    TOO_MANY_CAMPAIGNS = "too-many-campaigns"
     CONTRACT_IN_USE = "contract-in-use"
     REPLY_LOST = "reply-lost"
     LEDGER_FAILED = "ledger-failed"
