@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from jsam.experiments.choosing import choose
+from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
 from jsam.experiments.places import Places
+from jsam.experiments.spec import load_specs
 from tests.experiments.made_up import copied_places, store
 
 
@@ -93,3 +95,45 @@ def test_cells_that_few_were_run_in_are_not_asked_of_all(places: Places) -> None
     store(places, "tuning-cifar10", lambda c: learns(0.1, 0.05)(c) if c.similarity == 100 or c.c2 == 0.005 else None)
     found = chosen(places)["lemma1"]
     assert (found["c2"], found["cifar10"]["learning_rate"]) == (0.1, 0.05)
+
+
+def test_exact_accounting_judges_clipping_norm_and_q_at_each_cells_best_step(places: Places) -> None:
+    """With C = 1 one step is good everywhere; with C = 0.3 no step is, but the best of each cell is better."""
+
+    def accuracy(c: RunConfig) -> float:
+        if c.noise_weight != 50:
+            return 0.1
+        if c.clip_norm == 1:
+            return 0.7 if c.learning_rate == 1 else 0.2
+        good = 1.0 if c.cost == 30 else 3.0
+        return 0.9 if (c.clip_norm, c.learning_rate) == (0.3, good) else 0.3
+
+    store(places, "tuning-exact-mnist", accuracy)
+    found = chosen(places)["exact"]["mnist"]
+    assert (found["clip_norm"], found["noise_weight"]) == (0.3, 50.0)
+    assert found["learning_rate"] in (1.0, 3.0)
+    assert "learning_rate_at" not in found
+
+
+def test_every_mechanism_has_its_own_step_at_every_cost_where_all_have_tried_all(places: Places) -> None:
+    """Else one mechanism would be tuned better than another."""
+    store(places, "tuning-exact-mnist", lambda c: 0.9 if (c.clip_norm, c.learning_rate) == (0.3, 3.0) else 0.5)
+    choose(places)
+    (steps,) = load_specs(places, ["tuning-steps-mnist"])
+    runs = steps.runs(Chosen.load(places.chosen))
+    assert {c.clip_norm for c in runs} == {0.3}
+
+    def accuracy(c: RunConfig) -> float:
+        best = {"jsam-ci": 1.0, "usbm": 0.3}.get(c.mechanism, 3.0) * (10 / 3 if c.cost == 300 else 1)
+        return 0.9 if c.learning_rate == pytest.approx(best) else 0.4
+
+    untried = next(c for c in runs if (c.mechanism, c.cost) == ("fsbm-50", 3.0))
+    store(places, "tuning-steps-mnist", accuracy, runs=[c for c in runs if c is not untried])
+    table = chosen(places)["exact"]["mnist"]["learning_rate_at"]
+    assert (table["jsam-ci"]["30"], table["usbm"]["30"]) == (1.0, 0.3)
+    assert table["usbm"]["300"] == 1.0
+    assert all("3" not in steps for steps in table.values())
+    (panels,) = load_specs(places, ["exact-mnist"])
+    rates = {(c.mechanism, c.cost): c.learning_rate for c in panels.runs(Chosen.load(places.chosen))}
+    assert rates["usbm", 30.0] == 0.3
+    assert rates["fsbm-50", 3.0] == 3.0

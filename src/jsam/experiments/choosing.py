@@ -8,7 +8,9 @@
 - c₂ serves a data set if that learning rate reaches the table and JSAM is at least half-way between guessing and the
   table's accuracy at cost 1 with s = 100, as the paper's panels need. The largest c₂ of the grid that serves all data
   sets is taken, since a larger one is nearer to what privacy truly needs; if none does, the one that misses least.
-- Under exact accounting: the clipping norm, learning rate and Q with the best mean accuracy over the tuned cells.
+- Under exact accounting: the clipping norm and Q with the best mean accuracy over the tuned cells, each cell at its
+  best learning rate; the learning rate, with those, that is best on average. Where more was tuned, every mechanism has
+  a learning rate of its own at every cost: the best on the held-out images at s = 100.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jsam.experiments import published
-from jsam.experiments.chosen import Chosen, toml_text
+from jsam.experiments.chosen import STEPS, Chosen, cost_key, toml_text
 from jsam.experiments.config import RunConfig
 from jsam.experiments.economics import read_planner
 from jsam.experiments.places import Places
@@ -30,6 +32,7 @@ from jsam.report.files import write_atomically
 
 LOW_COST = 1.0
 GUESSING = 10.0
+_STEPS = "tuning-steps-"
 _HEAD = "# Written by `jsam reproduce choose`, whose rule docs/reproduction.md tells.\n"
 
 Step = tuple[float, str, float]  # learning rate, its schedule, momentum
@@ -115,19 +118,43 @@ def best_c2(best: Mapping[tuple[str, float], Candidate]) -> float | None:
 
 
 def best_exact(runs: Sequence[tuple[RunConfig, float]]) -> dict[str, dict[str, float]]:
-    """Clipping norm, learning rate and Q for each data set, of those whose cells were all run."""
-    cells: dict[tuple[str, float, float, float], list[float]] = {}
+    """Clipping norm, learning rate and Q for each data set, of those that were run wherever most others were."""
+    cells: dict[str, dict[tuple[float, float], dict[float, dict[tuple[float, float], float]]]] = {}
     for config, accuracy in runs:
-        cells.setdefault((config.dataset, config.clip_norm, config.learning_rate, config.noise_weight), []).append(
-            accuracy
-        )
+        setting = cells.setdefault(config.dataset, {}).setdefault((config.clip_norm, config.noise_weight), {})
+        setting.setdefault(config.learning_rate, {})[config.similarity, config.cost] = accuracy
     found: dict[str, dict[str, float]] = {}
-    for dataset in sorted({place[0] for place in cells}):
-        own = {place: values for place, values in cells.items() if place[0] == dataset}
-        full = max(map(len, own.values()))
-        whole = {place: statistics.fmean(values) for place, values in own.items() if len(values) == full}
-        _, clip_norm, rate, weight = max(sorted(whole), key=whole.__getitem__)
+    for dataset, settings in sorted(cells.items()):
+        usual = _usual([cell for rates in settings.values() for cell in rates.values()])
+        whole = {
+            setting: {rate: cell for rate, cell in rates.items() if usual <= cell.keys()}
+            for setting, rates in settings.items()
+        }
+        means = {
+            setting: statistics.fmean(max(cell[place] for cell in rates.values()) for place in usual)
+            for setting, rates in whole.items()
+            if rates
+        }
+        clip_norm, weight = max(sorted(means), key=means.__getitem__)
+        rates = whole[clip_norm, weight]
+        rate = max(sorted(rates), key=lambda one: statistics.fmean(rates[one][place] for place in usual))
         found[dataset] = {"clip_norm": clip_norm, "learning_rate": rate, "noise_weight": weight}
+    return found
+
+
+def best_steps_at(runs: Iterable[RunConfig], known: Mapping[str, Record]) -> dict[str, dict[str, dict[str, float]]]:
+    """Learning rates by data set, mechanism and cost; none at a cost where some mechanism has not tried all of them."""
+    tried: dict[tuple[str, str, float], list[RunConfig]] = {}
+    lacking = set()
+    for config in runs:
+        tried.setdefault((config.dataset, config.mechanism, config.cost), []).append(config)
+        if config.key not in known:
+            lacking.add((config.dataset, config.cost))
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for (dataset, mechanism, cost), configs in sorted(tried.items()):
+        if (dataset, cost) not in lacking:
+            best = max(configs, key=lambda config: float(known[config.key].result["accuracy"]))
+            found.setdefault(dataset, {}).setdefault(mechanism, {})[cost_key(cost)] = best.learning_rate
     return found
 
 
@@ -161,7 +188,11 @@ def choose(places: Places) -> dict[str, Any]:
                 }
     exact = dict(values.get("exact", {}))
     for dataset, found in best_exact(_accuracies(tuning_records(places), "exact")).items():
-        exact[dataset] = {**exact.get(dataset, {}), **found}
+        exact[dataset] = {**{k: v for k, v in exact.get(dataset, {}).items() if k != STEPS}, **found}
+    so_far = Chosen(values={**values, "exact": exact})
+    steps = [config for spec in load_specs(places) if spec.id.startswith(_STEPS) for config in spec.runs(so_far)]
+    for dataset, table in best_steps_at(steps, _known(places)).items():
+        exact[dataset] = {**exact[dataset], STEPS: table}
     tables = {"lemma1": lemma1, "exact": exact}
     lacking = [
         f"{noise} {dataset}"
@@ -177,13 +208,16 @@ def choose(places: Places) -> dict[str, Any]:
 
 def tuning_records(places: Places) -> list[Record]:
     """Stored runs on held-out images."""
-    known = {**read_folder(places.output), **read_folder(places.results)}
-    return [record for record in known.values() if record.config.held_out]
+    return [record for record in _known(places).values() if record.config.held_out]
+
+
+def _known(places: Places) -> dict[str, Record]:
+    return {**read_folder(places.output), **read_folder(places.results)}
 
 
 def grid_records(places: Places, spec_id: str) -> list[Record]:
     """Stored runs of one tuning experiment, in its order."""
-    known = {**read_folder(places.output), **read_folder(places.results)}
+    known = _known(places)
     (spec,) = load_specs(places, [spec_id])
     runs = spec.runs(Chosen.load(places.chosen))
     return [known[config.key] for config in runs if config.key in known]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +12,15 @@ from typing import Any
 from jsam.errors import InputError
 
 CHOSEN = "chosen"
+STEPS = "learning_rate_at"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """Values by noise rule and data set: `[lemma1.mnist]` before `[lemma1]` before the top of the file."""
+    """Values by noise rule and data set: `[lemma1.mnist]` before `[lemma1]` before the top of the file.
+
+    A table such as `[exact.mnist.learning_rate_at.jsam]` has learning rates of one mechanism by cost, before all that.
+    """
 
     values: Mapping[str, Any]
     where: str = "chosen.toml"
@@ -36,13 +41,28 @@ class Chosen:
                 return table[name]
         raise InputError(f"{self.where} has no {name} for noise {noise!r} and data set {dataset!r}")
 
+    def step(self, *, noise: str, dataset: str, mechanism: str, cost: float) -> float:
+        """The learning rate, of this mechanism at this cost where there is one."""
+        tables = self.values.get(noise, {}).get(dataset, {}).get(STEPS, {})
+        found = tables.get(mechanism, {}).get(cost_key(cost))
+        return float(self.value("learning_rate", noise=noise, dataset=dataset) if found is None else found)
+
     def resolve(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The settings with every "chosen" replaced by the value."""
         noise, dataset = str(settings.get("noise")), str(settings.get("dataset"))
-        return {
+        found = {
             name: self.value(name, noise=noise, dataset=dataset) if value == CHOSEN else value
             for name, value in settings.items()
         }
+        if settings.get("learning_rate") == CHOSEN and "mechanism" in settings and "cost" in settings:
+            found["learning_rate"] = self.step(
+                noise=noise, dataset=dataset, mechanism=str(settings["mechanism"]), cost=float(settings["cost"])
+            )
+        return found
+
+
+def cost_key(cost: float) -> str:
+    return f"{cost:g}"
 
 
 def toml_text(values: Mapping[str, Any], heading: str = "") -> str:
@@ -60,9 +80,13 @@ def toml_text(values: Mapping[str, Any], heading: str = "") -> str:
     plain = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
     tables = {name: value for name, value in values.items() if isinstance(value, Mapping)}
     text = f"\n[{heading}]\n" if heading else ""
-    text += "".join(f"{name} = {_toml_value(value)}\n" for name, value in plain.items())
+    text += "".join(f"{_toml_key(name)} = {_toml_value(value)}\n" for name, value in plain.items())
     prefix = f"{heading}." if heading else ""
-    return text + "".join(toml_text(table, prefix + name) for name, table in tables.items())
+    return text + "".join(toml_text(table, prefix + _toml_key(name)) for name, table in tables.items())
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
 
 
 def _toml_value(value: Any) -> str:
