@@ -172,7 +172,7 @@ def choose(places: Places) -> dict[str, Any]:
 def _status(places: Places, chosen: Chosen) -> str:
     """Whether every tuning grid was run in full, and how far those are that were not."""
     known = {record.key for record in tuning_records(places)}
-    lacking = []
+    lacking: list[str] = []
     for spec in load_specs(places):
         runs = spec.runs(chosen) if spec.kind == "tuning" else []
         there = sum(config.key in known for config in runs)

@@ -63,7 +63,7 @@ def pictures_of(results: Results) -> list[Picture]:
                 f"{name}: held-out accuracy of JSAM against the step; dash-dotted without momentum, else with 0.9."
             )
             found.append(Picture(name=f"tuning-{dataset}", caption=caption, content=content))
-    weights = _noise_weights(results)
+    weights = noise_weight_panels(results)
     if any(len(points) > 1 for panel in weights for points in panel.curves.values()):
         content = panels_picture(weights, x_label="Q (log scale)", y_label=HELD, log=True)
         caption = "MNIST: held-out accuracy of JSAM against Q, all else as chosen."
@@ -146,7 +146,7 @@ def _tuning(results: Results, dataset: str) -> list[Panel]:
     return [Panel(title=title, curves=curves) for title, curves in panels.items()]
 
 
-def _noise_weights(results: Results) -> list[Panel]:
+def noise_weight_panels(results: Results) -> list[Panel]:
     """A curve for each cost, of all held-out runs of JSAM that differ from the chosen settings in Q alone."""
     settings = ("c2", "clip_norm", "learning_rate", "learning_rate_schedule", "momentum")
     wanted = results.chosen.resolve({"noise": "lemma1", "dataset": "mnist", **dict.fromkeys(settings, CHOSEN)})

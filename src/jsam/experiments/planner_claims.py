@@ -78,8 +78,8 @@ def _selected(results: Results) -> list[Claim]:
             source="Observation 6",
             statement="The number of clients that JSAM keeps grows concavely with the cost",
             verdict=FAILS if rises else HOLDS,
-            numbers=f"mean over draws, {stored['costs'][0]:g} to {stored['costs'][-1]:g}: its slope rises at {rises} of "
-            f"{len(wide) - 1} places; USBM, FSBM, BBM: constant",
+            numbers=f"mean over draws, {stored['costs'][0]:g} to {stored['costs'][-1]:g}: its slope rises at "
+            f"{rises} of {len(wide) - 1} places; USBM, FSBM, BBM: constant",
         ),
     ]
 
