@@ -6,14 +6,16 @@ import csv
 import dataclasses
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jsam.cli import main
 from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
-from jsam.experiments.pictures import noise_weight_panels
+from jsam.experiments.pictures import noise_weight_panels, pictures_of
 from jsam.experiments.places import Places
 from jsam.experiments.results import Results
 from jsam.experiments.spec import load_specs
@@ -161,6 +163,26 @@ def test_the_figure_of_q_takes_every_held_out_run_that_differs_in_q_alone(places
     assert [point.x for point in panel.curves["cost 3"]] == weights
     assert main(["reproduce", "render", "tuning-mnist", "--root", str(places.home)]) == 0
     assert "(../results/paper/figures/tuning-noise-weight.png)" in document.read_text()
+
+
+def test_panels_say_whose_cost_is_drawn_and_the_bound_how_few_runs_there_are(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[str, list[str]] = {"panels_picture": [], "scatter_picture": []}
+
+    def kept(name: str) -> Callable[..., bytes]:
+        def draw(content: Any, *, x_label: str, **_: object) -> bytes:
+            drawn[name] += [x_label] if name == "panels_picture" else list(content)
+            return b""
+
+        return draw
+
+    for name in drawn:
+        monkeypatch.setattr(f"jsam.experiments.pictures.{name}", kept(name))
+    store(places, "panels-mnist", lambda c: 0.9 - c.cost / 100 if c.similarity == 100 or c.cost == 1 else None)
+    pictures_of(Results(places))
+    assert drawn["panels_picture"] == ["cost of the drawn clients\n(mean over seeds)"]
+    assert drawn["scatter_picture"] == ["s = 100, ρ = -1.00", *(f"s = {s}, only 18 runs" for s in (70, 30, 0))]
 
 
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

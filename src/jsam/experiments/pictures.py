@@ -170,16 +170,12 @@ def _chosen_weight(results: Results) -> float:
 
 def _bound_points(cells: Sequence[Cell]) -> dict[str, list[tuple[float, float]]]:
     groups: dict[str, list[tuple[float, float]]] = {}
-    correlations = rank_correlations(cells)
-    for cell in cells:
-        similarity = cell.config.similarity
-        if similarity not in correlations:
-            continue
-        found = correlations[similarity]
+    for similarity, found in rank_correlations(cells).items():
         rank = f"ρ = {found.accuracy:+.2f}" if found.enough else f"only {found.runs} runs"
-        groups.setdefault(f"s = {similarity:g}, {rank}", []).extend(
+        groups[f"s = {similarity:g}, {rank}"] = [
             (record.result["loss_bound"], 100 * record.result["accuracy"])
+            for cell in cells
             for record in cell.records
-            if record.result.get("loss_bound") is not None
-        )
+            if cell.config.similarity == similarity and record.result.get("loss_bound") is not None
+        ]
     return groups
