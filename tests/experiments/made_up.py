@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,15 +40,25 @@ def result(accuracy: float, **changes: Any) -> dict[str, Any]:
 
 
 def store(
-    places: Places, spec_id: str, accuracy: Callable[[RunConfig], float | None], *, runs: Sequence[RunConfig] = ()
+    places: Places,
+    spec_id: str,
+    accuracy: Callable[[RunConfig], float | None],
+    *,
+    runs: Sequence[RunConfig] = (),
+    changes: Callable[[RunConfig], dict[str, Any]] = lambda config: {},
 ) -> None:
     """Make up a result for every run of a specification for which `accuracy` gives one."""
     (spec,) = load_specs(places, [spec_id])
     configs = runs or spec.runs(Chosen.load(places.chosen))
     values = [(config, accuracy(config)) for config in configs]
     records = [
-        Record(config=config, result=result(value, monetary_cost=config.cost))
+        Record(config=config, result=result(value, **{"monetary_cost": config.cost, **changes(config)}))
         for config, value in values
         if value is not None
     ]
     write_sorted(places.results / f"{spec_id}.jsonl", records)
+
+
+def store_planner(places: Places, spec_id: str, stored: dict[str, Any]) -> None:
+    places.planner.mkdir(exist_ok=True)
+    (places.planner / f"{spec_id}.json").write_text(json.dumps(stored))

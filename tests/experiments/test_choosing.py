@@ -76,7 +76,21 @@ def test_exact_accounting_takes_the_best_mean(places: Places) -> None:
     found = chosen(places)
     assert found["exact"]["mnist"]["clip_norm"] == 0.3
     assert found["exact"]["mnist"]["learning_rate"] == 3.0
-    assert "provisional for lemma1 mnist" in str(found["status"])
+
+
+def test_the_choice_is_provisional_while_any_grid_is_not_run_in_full(places: Places) -> None:
+    grids = ("tuning-mnist", "tuning-cifar10", "tuning-exact-mnist", "tuning-exact-cifar10")
+    for name in grids:
+        store(places, name, learns(0.1, 0.2))
+    for _ in range(2):  # what is chosen first moves the grid of Q
+        choose(places)
+        store(places, "tuning-mnist", learns(0.1, 0.2))
+    assert chosen(places)["status"] == "by the rule"
+    store(places, "tuning-cifar10", lambda c: None if c.c2 == 0.03 else learns(0.1, 0.2)(c))
+    store(places, "tuning-exact-cifar10", lambda c: None)
+    status = chosen(places)["status"]
+    assert status == "provisional: tuning-cifar10 84 of 116 runs, tuning-exact-cifar10 0 of 12"
+    assert Chosen.load(places.chosen).value("c2", noise="lemma1", dataset="mnist") > 0
 
 
 def test_q_is_the_middle_of_those_that_fit_both_points(places: Places) -> None:

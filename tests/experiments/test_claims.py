@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from jsam.experiments.claims import FAILS, HOLDS, NOISE, NOT_RUN, SO_FAR, TOO_FEW, Claim, all_claims, judged
+from jsam.experiments.claims import all_claims
 from jsam.experiments.config import RunConfig
 from jsam.experiments.places import Places
 from jsam.experiments.results import Difference, Results
-from tests.experiments.made_up import copied_places, store
+from jsam.experiments.sweeps import add_sweep
+from jsam.experiments.verdicts import FAILS, FAR, HOLDS, NOISE, NOT_RUN, SO_FAR, TOO_FEW, Claim, judged, so_far
+from tests.experiments.made_up import copied_places, store, store_planner
 
 
 @pytest.fixture
@@ -41,7 +43,6 @@ def test_panels_with_a_known_order(places: Places) -> None:
     assert claim(places, "MNIST: JSAM is above the best baseline").verdict == HOLDS
     assert claim(places, "MNIST: JSAM is up to 8 points above").verdict == HOLDS
     assert claim(places, "MNIST: fsbm-50 is up to 12").verdict == FAILS
-    assert claim(places, "MNIST: BBM stays below").verdict == HOLDS
     assert claim(places, "MNIST: accuracy varies more").verdict == HOLDS
     gain = claim(places, "MNIST: JSAM gains at least 8 points")
     assert gain.verdict == HOLDS
@@ -70,18 +71,163 @@ def test_table_values_are_held_against_the_papers(places: Places) -> None:
     assert claim(places, "MNIST: at large cost JSAM and USBM are alike").verdict == HOLDS + SO_FAR  # one seed of three
 
 
-def test_a_bound_that_orders_the_runs_has_rank_correlation_minus_one(places: Places) -> None:
+def test_a_gain_of_more_than_twice_the_claim_is_said_to_be_far_larger(places: Places) -> None:
+    def apart(config: RunConfig) -> float:
+        return ranked(config) - (0.111 if config.mechanism == "usbm" else 0.0)
+
     store(places, "panels-mnist", ranked)
-    found = claim(places, "MNIST: a lower bound")
+    assert claim(places, "MNIST: JSAM gains up to 15 points").verdict == HOLDS
+    store(places, "panels-mnist", apart)
+    found = claim(places, "MNIST: JSAM gains up to 15 points")
+    assert found.verdict == FAR
+    assert "largest +31.1 against 15" in found.numbers
+    store(places, "panels-mnist", lambda c: apart(c) if c.seed == 0 else None)
+    assert claim(places, "MNIST: JSAM gains up to 15 points").verdict == so_far(FAR) == "holds so far, far larger"
+
+
+def test_bbm_is_held_against_each_of_the_others(places: Places) -> None:
+    store(places, "panels-mnist", lambda c: ranked(c) + 0.12 * (c.mechanism == "bbm-50"))
+    verdicts = {m: claim(places, f"MNIST: BBM is below {m},").verdict for m in ("jsam", "fsbm-50", "fsbm-75", "usbm")}
+    assert verdicts == {"jsam": HOLDS, "fsbm-50": HOLDS, "fsbm-75": HOLDS, "usbm": FAILS}
+    assert "above 0 in 24 of 24 settings" in claim(places, "MNIST: BBM is below usbm,").numbers
+
+
+def test_one_run_above_jsam_ci_is_sometimes(places: Places) -> None:
+    def lucky(config: RunConfig) -> float:
+        one = (config.mechanism, config.similarity, config.cost, config.seed) == ("jsam", 0.0, 2.0, 1)
+        return 0.5 if one else 0.4 - 0.2 * (config.mechanism == "jsam")
+
+    store(places, "panels-mnist", lucky)
+    found = claim(places, "MNIST: JSAM sometimes outperforms JSAM-CI")
     assert found.verdict == HOLDS
-    assert "-1.00 with accuracy, +1.00 with the gradient norm" in found.numbers
+    assert found.numbers.startswith("above in 1 of 72 single runs; mean -19.6")
+    assert "above 0 in 0 of 24 settings" in found.numbers
+    store(places, "panels-mnist", lambda c: 0.4 - 0.2 * (c.mechanism == "jsam"))
+    assert claim(places, "MNIST: JSAM sometimes outperforms JSAM-CI").verdict == FAILS
+
+
+def test_variability_is_judged_by_a_sign_test(places: Places) -> None:
+    """18 of 36 settings that vary more at s = 0 are noise, 35 of them are not."""
+
+    def varies(more: int) -> None:
+        ranks: dict[tuple[str, float], int] = {}
+
+        def accuracy(config: RunConfig) -> float:
+            rank = ranks.setdefault((config.mechanism, config.cost), len(ranks))
+            wide = (config.similarity == 0.0) == (rank < more)
+            return 0.5 + (0.02 if wide else 0.01) * config.seed
+
+        store(places, "panels-mnist", accuracy)
+
+    for more, verdict in ((18, NOISE), (35, HOLDS), (1, FAILS)):
+        varies(more)
+        found = claim(places, "MNIST: accuracy varies more")
+        assert found.verdict == verdict
+        assert f"in {more} of 36 settings" in found.numbers
+    assert "median standard deviation 1.0 points at s = 0, 2.0 at s = 100" in found.numbers
+    costs = (1.0, 3.0)
+    store(places, "panels-mnist", lambda c: ranked(c) if c.mechanism == "jsam" and c.cost in costs else None)
+    assert claim(places, "MNIST: accuracy varies more").verdict == TOO_FEW
+
+
+def test_equal_runs_are_said_to_be_the_same_contract(places: Places) -> None:
+    store(places, "table-mnist", lambda c: 0.98 + 0.001 * c.seed)
+    words = "MNIST: at large cost JSAM and USBM are alike"
+    assert claim(places, words).numbers == "the same contract, so the same runs (4 settings, 3 seeds)"
+    store(places, "table-mnist", lambda c: 0.98, changes=lambda c: {"monetary_cost": 1.0 + (c.mechanism == "usbm")})
+    assert claim(places, words).numbers.startswith("mean +0.00 ± 0.00 points")
+    store(places, "table-mnist", lambda c: 0.98 + 0.0001 * (c.mechanism == "jsam"))
+    assert "0.5 points are allowed" in claim(places, words).numbers
+
+
+def test_a_bound_that_orders_the_runs_has_rank_correlations_of_one(places: Places) -> None:
+    store(places, "panels-mnist", ranked)
+    for what, number in (("a higher accuracy", "-1.00"), ("a smaller gradient norm", "+1.00")):
+        found = claim(places, f"MNIST: a lower bound goes with {what}")
+        assert found.verdict == HOLDS
+        assert f"s = 100: {number}; s = 70: {number}" in found.numbers
+
+
+def test_the_gradient_norm_is_judged_apart_from_accuracy(places: Places) -> None:
+    store(places, "panels-mnist", ranked, changes=lambda c: {"gradient_norm": ranked(c)})
+    assert claim(places, "MNIST: a lower bound goes with a higher accuracy").verdict == HOLDS
+    found = claim(places, "MNIST: a lower bound goes with a smaller gradient norm")
+    assert found.verdict == FAILS
+    assert "s = 100: -1.00" in found.numbers
+
+
+def test_a_rank_correlation_takes_twenty_runs(places: Places) -> None:
+    """At s = 0 there are six runs in the wrong order: they do not count."""
+
+    def few(config: RunConfig) -> float | None:
+        return ranked(config) if config.similarity == 100 or (config.cost, config.seed) == (1.0, 0) else None
+
+    store(places, "panels-mnist", few, changes=lambda c: {"loss_bound": ranked(c)} if c.similarity == 0 else {})
+    found = claim(places, "MNIST: a lower bound goes with a higher accuracy")
+    assert found.verdict == HOLDS + SO_FAR
+    assert "s = 100: -1.00" in found.numbers
+    assert "s = 0: too few runs (6)" in found.numbers
+    store(places, "panels-mnist", lambda c: few(c) if c.similarity == 0 else None)
+    assert claim(places, "MNIST: a lower bound goes with a higher accuracy").verdict == TOO_FEW
 
 
 def test_the_straggler(places: Places) -> None:
-    store(places, "straggler", lambda c: 0.9 if c.mechanism == "jsam" else 0.5 + (c.straggler_epsilon or 0) * 4)
+    def kept(config: RunConfig) -> float:
+        return 0.9 if config.mechanism == "jsam" else 0.5 + (config.straggler_epsilon or 0) * 4
+
+    store(places, "straggler", kept)
     found = claim(places, "One client with a tiny ε")
     assert found.verdict == HOLDS
-    assert "USBM loses 40.0 points, JSAM 0.0" in found.numbers
+    assert "USBM loses 40.0 points (more than 5 are asked), JSAM 0.0 (less than 2)" in found.numbers
+    assert "JSAM never keeps that client" in found.numbers
+    store(places, "straggler", lambda c: kept(c) + (0.0001 if c.straggler_epsilon == 0.1 else 0.0))
+    assert "never keeps" not in claim(places, "One client with a tiny ε").numbers
+
+
+@pytest.mark.parametrize(
+    ("jsam", "usbm", "verdict"),
+    [(2.0, 2.0, HOLDS), (1.0, 2.0, HOLDS), (2.0, 0.5, FAILS), (0.5, 2.0, FAILS)],
+    ids=["both convex", "a straight line is convex", "USBM concave", "JSAM concave"],
+)
+def test_convexity_follows_from_the_stored_curves(places: Places, jsam: float, usbm: float, verdict: str) -> None:
+    etas = [0.5 * (place + 1) for place in range(60)]
+    curves = {
+        name: {"mean": [eta**power for eta in etas], "convex_up_to": None, "cost_there": None}
+        for name, power in (("jsam", jsam), ("usbm", usbm))
+    }
+    store_planner(places, "cost-against-eta", {"settings_used": {"noise_weight": 9}, "etas": etas, "curves": curves})
+    found = claim(places, "Cost grows convexly")
+    assert found.verdict == verdict
+    assert ("USBM's mean cost is √η, concave (8 of 8" in found.numbers) == (usbm == 0.5)
+
+
+def test_of_bbms_costs_those_inside_the_band_are_counted(places: Places) -> None:
+    def ratio(low: float, high: float) -> dict[str, object]:
+        return {"mean": 0.84, "band": [low, 0.84, high], "paper": 0.8471, "inside": True}
+
+    store_planner(places, "cost-columns", {"ratios": {"bbm-50/usbm": ratio(0.78, 0.894)}})
+    assert "paper's mean 0.8471, 7 of its 8 values in the band" in claim(places, "Cost of bbm-50").numbers
+    store_planner(places, "cost-columns", {"ratios": {"bbm-50/usbm": ratio(0.81, 0.88)}})
+    assert "3 of its 8 values" in claim(places, "Cost of bbm-50").numbers
+
+
+def test_device_time_is_extrapolated_to_all_runs(places: Places) -> None:
+    words = "Device time of the CIFAR-10 panels"
+    assert claim(places, words).verdict == NOT_RUN
+    store(places, "panels-cifar10", lambda c: 0.5)
+    add_sweep(places.results, "panels-cifar10", runs=96, seconds=1200.0, device="a card")
+    found = claim(places, words)
+    assert (found.verdict, found.numbers) == (HOLDS, "20.0 minutes for 96 runs; extrapolated to all 192: 40.0")
+    add_sweep(places.results, "panels-cifar10", runs=96, seconds=2700.0, device="a card")
+    found = claim(places, words)
+    assert (found.verdict, found.numbers) == (FAILS, "65.0 minutes for 192 runs")
+
+
+def test_device_time_of_an_experiment_that_was_never_metered_is_not_guessed(places: Places) -> None:
+    add_sweep(places.results, "table-mnist", runs=72, seconds=60.0, device="a card")
+    found = claim(places, "Device time of both tables")
+    assert found.verdict == TOO_FEW
+    assert found.numbers == "not metered: table-cifar10, panels-mnist"
 
 
 def test_two_standard_errors_are_noise() -> None:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jsam.cli import main
+from jsam.experiments.chosen import Chosen
+from jsam.experiments.config import RunConfig
+from jsam.experiments.pictures import noise_weight_panels, pictures_of
 from jsam.experiments.places import Places
+from jsam.experiments.results import Results
+from jsam.experiments.spec import load_specs
 from jsam.experiments.tabulate import COLUMNS
 from tests.conftest import require
 from tests.experiments.made_up import copied_places, store
 
 require("matplotlib", extra="plot")
+
+SETTING = ("experiment", "dataset", "mechanism", "similarity", "nominal_cost", "noise", "straggler_epsilon")
 
 
 @pytest.fixture
@@ -70,7 +80,7 @@ def test_table_as_json_csv_and_text(places: Places, capsys: pytest.CaptureFixtur
     assert len(list(csv.DictReader(io.StringIO(capsys.readouterr().out)))) == 24
     assert main(["reproduce", "table", "table-mnist", *where]) == 0
     assert "98.00 ± 0.00" in capsys.readouterr().out
-    assert main(["reproduce", "table", "--format", "json", *where]) == 0
+    assert main(["reproduce", "table", "--all", "--format", "json", *where]) == 0
     everything = json.loads(capsys.readouterr().out)
     assert {row["noise"] for row in everything} == {"lemma1", "exact"}
 
@@ -85,6 +95,94 @@ def test_list_and_merge(places: Places, tmp_path: Path, capsys: pytest.CaptureFi
     assert "24 runs are new, 48 were known" in capsys.readouterr().err
     assert main(["reproduce", "choose", *where]) == 0
     assert "provisional" in capsys.readouterr().err
+
+
+def test_table_asks_for_an_experiment_in_one_line(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--root", str(places.home)]
+    assert main(["reproduce", "table", *where]) == 2
+    err = capsys.readouterr().err
+    assert "give an ID or --all; there are: tuning-mnist" in err
+    assert "structure" not in err  # it has no table
+    assert err.count("\n") == 1
+    assert main(["reproduce", "table", "table-mnist", "--all", *where]) == 2
+    assert "not both" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["list", "run", "table", "render"])
+def test_help_shows_an_example_and_says_what_an_id_is(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # so that no line is broken
+    assert main(["reproduce", command, "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"jsam reproduce {command}" in out.split("Examples")[1]
+    assert "ID is an experiment's name, or a pattern as in 'panels-*'" in out
+    assert "[default: the one you are in]" in out
+
+
+def test_the_exact_epsilon_of_every_setting_is_in_one_file(places: Places) -> None:
+    assert main(["reproduce", "render", "--root", str(places.home)]) == 0
+    rows = list(csv.DictReader(io.StringIO((places.results / "rows.csv").read_text())))
+    panels = [row for row in rows if row["experiment"] == "panels-mnist"]
+    assert len(panels) == 144
+    assert {(row["accuracy_mean"], row["seeds"], row["epsilon_exact_max"]) for row in panels} == {
+        ("90.0", "3", "7.0"),
+        ("", "0", ""),
+    }
+    settings = [tuple(row[name] for name in SETTING) for row in rows]
+    assert len(set(settings)) == len(settings)
+    assert 'href="rows.csv"' in (places.results / "index.html").read_text()
+
+
+def test_a_level_that_was_not_reached_is_told_from_one_that_was_not_run(places: Places) -> None:
+    def accuracy(config: RunConfig) -> float | None:
+        if config.mechanism == "bbm-50" or config.cost == 1000:
+            return None
+        return 0.92 if config.mechanism == "jsam" and config.cost >= 30 else 0.5
+
+    store(places, "exact-mnist", accuracy)
+    document = places.home / "docs" / "reproduction.md"
+    document.write_text("<!-- reached -->\n<!-- end -->\n")
+    assert main(["reproduce", "render", "--root", str(places.home)]) == 0
+    lines = [line for line in document.read_text().splitlines() if line.startswith("| MNIST")]
+    assert lines[1] == "| MNIST | 100 | 90% | 30 | >300 | >300 | >300 | >300 | – |"
+    assert [line.split(" | ")[1] for line in lines] == ["100"] * 3 + ["70"] * 3 + ["30"] * 3 + ["0"] * 3
+
+
+def test_the_figure_of_q_takes_every_held_out_run_that_differs_in_q_alone(places: Places) -> None:
+    document = places.home / "docs" / "reproduction.md"
+    document.write_text("<!-- figure tuning-noise-weight -->\n<!-- end -->\n")
+    weights = [1.0, 9.0, 30.0]
+    (spec,) = load_specs(places, ["tuning-mnist"])
+    last = spec.runs(Chosen.load(places.chosen))[-1]
+    same = [dataclasses.replace(last, noise_weight=weight, cost=3.0, similarity=100.0) for weight in weights]
+    other = [dataclasses.replace(same[0], momentum=0.5), dataclasses.replace(same[0], held_out=False)]
+    store(places, "tuning-mnist", lambda c: 0.9, runs=[*same, *other])
+    (panel,) = noise_weight_panels(Results(places))
+    assert panel.title == "s = 100"
+    assert [point.x for point in panel.curves["cost 3"]] == weights
+    assert main(["reproduce", "render", "tuning-mnist", "--root", str(places.home)]) == 0
+    assert "(../results/paper/figures/tuning-noise-weight.png)" in document.read_text()
+
+
+def test_panels_say_whose_cost_is_drawn_and_the_bound_how_few_runs_there_are(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[str, list[str]] = {"panels_picture": [], "scatter_picture": []}
+
+    def kept(name: str) -> Callable[..., bytes]:
+        def draw(content: Any, *, x_label: str, **_: object) -> bytes:
+            drawn[name] += [x_label] if name == "panels_picture" else list(content)
+            return b""
+
+        return draw
+
+    for name in drawn:
+        monkeypatch.setattr(f"jsam.experiments.pictures.{name}", kept(name))
+    store(places, "panels-mnist", lambda c: 0.9 - c.cost / 100 if c.similarity == 100 or c.cost == 1 else None)
+    pictures_of(Results(places))
+    assert drawn["panels_picture"] == ["cost of the drawn clients\n(mean over seeds)"]
+    assert drawn["scatter_picture"] == ["s = 100, ρ = -1.00", *(f"s = {s}, only 18 runs" for s in (70, 30, 0))]
 
 
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jsam.cli import main as jsam_main
 from jsam.errors import InputError
 from jsam.experiments import running
 from jsam.experiments.__main__ import main
@@ -223,6 +224,27 @@ def test_each_sweep_leaves_its_time_and_merging_adds_them_up(places: Places, tmp
     seconds, runs = Results(places).device_time(sweep.experiment)
     assert seconds == pytest.approx(sweep.seconds + 7.0)
     assert runs == first.made + 2
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_a_precision_that_the_cpu_lacks_is_refused_even_when_nothing_is_left(
+    precision: str, places: Places, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--precision", precision, "--only", "no-such-run", "--root", str(places.home)]
+    for entry, arguments in ((main, ["run", *options]), (jsam_main, ["reproduce", "run", *options])):
+        assert entry(arguments) == 2
+        err = capsys.readouterr().err
+        assert f"precision is {precision!r}; the CPU computes in fp32 only" in err
+        assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("limit", ["0", "-5", "nan"])
+def test_a_time_limit_must_be_above_zero(limit: str, places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--limit-seconds", limit, "--root", str(places.home)]) == 2
+    err = capsys.readouterr().err
+    assert f"limit_seconds is {limit}; it must be above 0" in err
+    assert err.count("\n") == 1
+    assert not list(places.output.glob("*.jsonl"))
 
 
 @pytest.mark.parametrize(("option", "value"), [("--device", "tpu"), ("--device", "cuda:99"), ("--precision", "fp8")])

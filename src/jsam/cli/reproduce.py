@@ -11,6 +11,7 @@ import typer
 
 from jsam.cli.output import Format, deliver, rendered, require_matplotlib, say
 from jsam.cli.running import require_torch
+from jsam.errors import InputError
 
 if TYPE_CHECKING:
     from jsam.experiments.places import Places
@@ -28,6 +29,11 @@ EXAMPLES = """
   jsam reproduce render
 """
 
+
+def _example(*lines: str) -> str:
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"  jsam reproduce {line}" for line in lines)])
+
+
 app = typer.Typer(
     help="The paper's figures and tables: make the missing runs, show what is stored.",
     no_args_is_help=True,
@@ -35,9 +41,9 @@ app = typer.Typer(
 )
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", show_default=False)]
-Root = Annotated[Path | None, typer.Option(metavar="DIR", help="A checkout of jsam. [default: the one you are in]")]
+Root = Annotated[Path | None, typer.Option(metavar="DIR", help="A checkout of jsam. \\[default: the one you are in]")]
 Output = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where new results go. [default: results/paper of the checkout]")
+    Path | None, typer.Option(metavar="DIR", help="Where new results go. \\[default: results/paper of the checkout]")
 ]
 
 
@@ -49,9 +55,12 @@ def _opened(ids: list[str] | None, root: Path | None, output: Path | None) -> tu
     return load_specs(places, ids or ()), places
 
 
-@app.command("list")
+@app.command("list", epilog=_example("list", "list 'panels-*'"))
 def list_experiments(ids: Ids = None, *, root: Root = None, output: Output = None) -> None:
-    """The experiments, what each shows of the paper, and how much of it is stored."""
+    """The experiments, what each shows of the paper, and how much of it is stored.
+
+    ID is an experiment's name, or a pattern as in 'panels-*'; give several, or none for all.
+    """
     from rich.text import Text
 
     from jsam.experiments.tabulate import progress_of
@@ -65,9 +74,12 @@ def list_experiments(ids: Ids = None, *, root: Root = None, output: Output = Non
     deliver(rendered(plain_table(("experiment", "stored", "what"), rows), Text("")), None)
 
 
-@app.command()
+@app.command(epilog=_example("plan table-mnist"))
 def plan(ids: Ids = None, *, root: Root = None, output: Output = None) -> None:
-    """Find η for every cost, and the losses that BBM selects by; a machine with an accelerator then need only train."""
+    """Find η for every cost, and the losses that BBM selects by; a machine with an accelerator then need only train.
+
+    ID is an experiment's name, or a pattern as in 'panels-*'; give several, or none for all.
+    """
     require_torch()
     from jsam.experiments.chosen import Chosen
     from jsam.experiments.planning import Plans
@@ -79,7 +91,12 @@ def plan(ids: Ids = None, *, root: Root = None, output: Output = None) -> None:
     say(f"{len(runs)} runs are planned")
 
 
-@app.command()
+@app.command(
+    epilog=_example(
+        "run table-mnist --device cuda --precision tf32",
+        "run 'panels-*' --only '*/jsam/*seed0' --limit-seconds 600",
+    )
+)
 def run(
     ids: Ids = None,
     *,
@@ -88,13 +105,16 @@ def run(
     only: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Only runs whose name or key fits, as in '*/jsam/*seed0'.")
     ] = None,
-    limit_seconds: Annotated[float, typer.Option(help="Stop after this time; the rest is made by the next call.")] = (
+    limit_seconds: Annotated[float, typer.Option(help="Stop after this time, above 0; the next call goes on.")] = (
         math.inf
     ),
     root: Root = None,
     output: Output = None,
 ) -> None:
-    """Make the runs that are missing; each is stored as soon as it is there, so stopping loses nothing."""
+    """Make the runs that are missing; each is stored as soon as it is there, so stopping loses nothing.
+
+    ID is an experiment's name, or a pattern as in 'panels-*'; give several, or none for all.
+    """
     require_torch()
     from jsam.experiments.running import run_specs
 
@@ -105,8 +125,12 @@ def run(
     say(f"{outcome.made} runs made in {outcome.seconds:.0f} s, {outcome.left} left")
 
 
-@app.command()
-def merge(folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)], *, root: Root = None) -> None:
+@app.command(epilog=_example("merge from-the-other-machine"))
+def merge(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=False)],
+    *,
+    root: Root = None,
+) -> None:
     """Bring in results that another machine made with --output DIR."""
     from jsam.experiments.places import Places
     from jsam.experiments.store import merge as merged
@@ -115,7 +139,7 @@ def merge(folder: Annotated[Path, typer.Argument(metavar="DIR", show_default=Fal
     say(f"{new} runs are new, {same} were known")
 
 
-@app.command()
+@app.command(epilog=_example("choose"))
 def choose(*, root: Root = None) -> None:
     """Fix c₂, Q and the learning rates by the stated rule, from the stored tuning runs."""
     from jsam.experiments.choosing import choose as chosen_by_rule
@@ -126,20 +150,27 @@ def choose(*, root: Root = None) -> None:
     say(f"wrote {places.chosen}: {values['status']}")
 
 
-@app.command()
+@app.command(epilog=_example("table table-mnist", "table 'panels-*' --format csv", "table --all --format json"))
 def table(
     ids: Ids = None,
     *,
+    everything: Annotated[bool, typer.Option("--all", help="All experiments but the tuning.")] = False,
     form: Annotated[Format, typer.Option("--format", help="table, json or csv.")] = Format.TABLE,
     root: Root = None,
     output: Output = None,
 ) -> None:
-    """Stored accuracies (percent) and costs, the paper's beside them; without ID, all experiments but the tuning."""
+    """Stored accuracies (percent) and costs, the paper's beside them.
+
+    ID is an experiment's name, or a pattern as in 'panels-*'; give several, or --all.
+    """
     from jsam.experiments.tabulate import COLUMNS, READABLE, readable, table_rows
     from jsam.report.plain import csv_text
     from jsam.report.tables import plain_table
 
     specs, places = _opened(ids, root, output)
+    if bool(ids) == everything:
+        known = " ".join(spec.id for spec in specs if spec.kind != "planner")
+        raise InputError("give either ID or --all, not both" if ids else f"give an ID or --all; there are: {known}")
     groups = table_rows([spec for spec in specs if ids or spec.kind == "training"], places)
     rows = [row for group in groups.values() for row in group]
     for spec in specs if ids else ():
@@ -157,9 +188,12 @@ def table(
         deliver(rendered(*parts) if parts else "", None)
 
 
-@app.command()
+@app.command(epilog=_example("render", "render 'panels-*' --output pictures"))
 def render(ids: Ids = None, *, root: Root = None, output: Output = None) -> None:
-    """Figures and one page from what is stored; nothing is run, and what is missing is shown as missing."""
+    """Figures and one page from what is stored; nothing is run, and what is missing is shown as missing.
+
+    ID is an experiment's name, or a pattern as in 'panels-*'; give several, or none for all.
+    """
     require_matplotlib("reproduce render")
     from jsam.experiments.places import Places
     from jsam.experiments.rendering import render_all

@@ -194,16 +194,22 @@ def choose(places: Places) -> dict[str, Any]:
     for dataset, table in best_steps_at(steps, _known(places)).items():
         exact[dataset] = {**exact[dataset], STEPS: table}
     tables = {"lemma1": lemma1, "exact": exact}
-    lacking = [
-        f"{noise} {dataset}"
-        for noise in tables
-        for dataset in published.TABLE_TOLERANCE
-        if not any(r.config.noise == noise and r.config.dataset == dataset for r in tuning_records(places))
-    ]
-    values["status"] = f"provisional for {', '.join(lacking)}" if lacking else "by the rule"
     values = {**{k: v for k, v in values.items() if k not in tables}, **tables}
+    values["status"] = _status(places, Chosen(values=values))
     write_atomically(places.chosen, (_HEAD + toml_text(values)).encode())
     return values
+
+
+def _status(places: Places, chosen: Chosen) -> str:
+    """Whether every tuning grid was run in full, and how far those are that were not."""
+    known = {record.key for record in tuning_records(places)}
+    lacking: list[str] = []
+    for spec in load_specs(places):
+        runs = spec.runs(chosen) if spec.kind == "tuning" else []
+        there = sum(config.key in known for config in runs)
+        if there < len(runs):
+            lacking.append(f"{spec.id} {there} of {len(runs)}{'' if lacking else ' runs'}")
+    return f"provisional: {', '.join(lacking)}" if lacking else "by the rule"
 
 
 def tuning_records(places: Places) -> list[Record]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jsam.experiments import published
+from jsam.experiments.bound_claims import rank_correlations
 from jsam.experiments.choosing import LOW_COST
 from jsam.experiments.chosen import CHOSEN
-from jsam.experiments.claims import NAMES, rank_correlations
 from jsam.experiments.results import Results
 from jsam.experiments.tabulate import Cell
+from jsam.experiments.verdicts import NAMES
 from jsam.report.paper_figures import (
     Panel,
     Point,
@@ -38,7 +40,7 @@ def pictures_of(results: Results) -> list[Picture]:
     """Every figure of which there is a run."""
     found = []
     for dataset, name in NAMES.items():
-        caption = f"{name}: accuracy against expected cost, Lemma 1's noise; bands: one standard deviation over seeds."
+        caption = f"{name}: accuracy against the cost Σ v ε, Lemma 1's noise; bands: one standard deviation over seeds."
         content = _panels(results, f"panels-{dataset}")
         if content is not None:
             found.append(Picture(name=f"panels-{dataset}", caption=caption, content=content))
@@ -61,7 +63,7 @@ def pictures_of(results: Results) -> list[Picture]:
                 f"{name}: held-out accuracy of JSAM against the step; dash-dotted without momentum, else with 0.9."
             )
             found.append(Picture(name=f"tuning-{dataset}", caption=caption, content=content))
-    weights = _noise_weights(results)
+    weights = noise_weight_panels(results)
     if any(len(points) > 1 for panel in weights for points in panel.curves.values()):
         content = panels_picture(weights, x_label="Q (log scale)", y_label=HELD, log=True)
         caption = "MNIST: held-out accuracy of JSAM against Q, all else as chosen."
@@ -107,7 +109,7 @@ def _panels(results: Results, spec_id: str, *, log: bool = False) -> bytes | Non
     ]
     if all(panel.empty for panel in panels):
         return None
-    label = "expected cost (log scale)" if log else "expected cost"
+    label = f"cost of the drawn clients\n(mean over seeds{', log scale' if log else ''})"
     return panels_picture(panels, x_label=label, y_label=ACCURACY, log=log)
 
 
@@ -144,17 +146,21 @@ def _tuning(results: Results, dataset: str) -> list[Panel]:
     return [Panel(title=title, curves=curves) for title, curves in panels.items()]
 
 
-def _noise_weights(results: Results) -> list[Panel]:
-    wanted = results.chosen.resolve(
-        {"noise": "lemma1", "dataset": "mnist", "c2": CHOSEN, "learning_rate": CHOSEN, "learning_rate_schedule": CHOSEN}
-    )
+def noise_weight_panels(results: Results) -> list[Panel]:
+    """A curve for each cost, of all held-out runs of JSAM that differ from the chosen settings in Q alone."""
+    settings = ("c2", "clip_norm", "learning_rate", "learning_rate_schedule", "momentum")
+    wanted = results.chosen.resolve({"noise": "lemma1", "dataset": "mnist", **dict.fromkeys(settings, CHOSEN)})
+    wanted |= {"mechanism": "jsam", "cost_of": "jsam", "held_out": True, "straggler_epsilon": None}
+    found: dict[tuple[float, float, float], list[float]] = {}
+    for record in results.known.values():
+        c = record.config
+        if all(getattr(c, name) == value for name, value in wanted.items()):
+            place = (-c.similarity, c.cost, c.noise_weight)
+            found.setdefault(place, []).append(100 * record.result["accuracy"])
     panels: dict[str, dict[str, list[Point]]] = {}
-    for cell in results.cells("tuning-mnist"):
-        c = cell.config
-        if cell.accuracy_mean is not None and all(getattr(c, name) == value for name, value in wanted.items()):
-            curves = panels.setdefault(f"s = {c.similarity:g}", {})
-            point = Point(x=c.noise_weight, mean=cell.accuracy_mean)
-            curves.setdefault(f"cost {c.cost:g}", []).append(point)
+    for (similarity, cost, weight), reached in sorted(found.items()):
+        curves = panels.setdefault(f"s = {-similarity:g}", {})
+        curves.setdefault(f"cost {cost:g}", []).append(Point(x=weight, mean=statistics.fmean(reached)))
     return [Panel(title=title, curves=curves) for title, curves in panels.items()]
 
 
@@ -164,13 +170,12 @@ def _chosen_weight(results: Results) -> float:
 
 def _bound_points(cells: Sequence[Cell]) -> dict[str, list[tuple[float, float]]]:
     groups: dict[str, list[tuple[float, float]]] = {}
-    correlations = rank_correlations(cells)
-    for cell in cells:
-        if cell.config.similarity not in correlations:
-            continue
-        rho = correlations[cell.config.similarity][0]
-        name = f"s = {cell.config.similarity:g}, ρ = {rho:+.2f}"
-        groups.setdefault(name, []).extend(
-            (record.result["loss_bound"], 100 * record.result["accuracy"]) for record in cell.records
-        )
+    for similarity, found in rank_correlations(cells).items():
+        rank = f"ρ = {found.accuracy:+.2f}" if found.enough else f"only {found.runs} runs"
+        groups[f"s = {similarity:g}, {rank}"] = [
+            (record.result["loss_bound"], 100 * record.result["accuracy"])
+            for cell in cells
+            for record in cell.records
+            if cell.config.similarity == similarity and record.result.get("loss_bound") is not None
+        ]
     return groups

@@ -53,3 +53,8 @@ def table_cost(dataset: str, mechanism: str, similarity: float) -> float | None:
 def mean_bbm_cost() -> float:
     costs = [cost for row in _BBM_COSTS.values() for cost in row]
     return sum(costs) / len(costs)
+
+
+def bbm_cost_ratios() -> list[float]:
+    """BBM's costs over USBM's, one for each column of both tables."""
+    return [cost / _COSTS["usbm"] for row in _BBM_COSTS.values() for cost in row]

@@ -9,17 +9,20 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from jsam.experiments import published
-from jsam.experiments.claims import GAIN_COSTS, NAMES, Claim, all_claims
+from jsam.experiments.claims import GAIN_COSTS, all_claims
 from jsam.experiments.pictures import Picture, pictures_of
 from jsam.experiments.places import Places
 from jsam.experiments.results import Difference, Results
 from jsam.experiments.spec import load_specs
-from jsam.experiments.tabulate import READABLE, Cell, readable
+from jsam.experiments.tabulate import COLUMNS, READABLE, Cell, readable, table_rows
+from jsam.experiments.verdicts import NAMES, NOT_RUN, Claim
 from jsam.report import page
 from jsam.report.files import write_atomically
+from jsam.report.plain import csv_text
 
 LEVELS = {"mnist": (80.0, 90.0, 95.0), "cifar10": (40.0, 50.0, 60.0)}
 SUMMARY = ("data set", "s", "JSAM at cost 590", "in the paper", "JSAM − USBM at costs 1 to 3")
+ROWS = "rows.csv"
 NOT_YET = "*Not run yet.*\n"
 STOCK = ("experiment", "runs", "device time")
 REACHED = ("data set", "s", "accuracy", *published.MECHANISMS)
@@ -36,6 +39,7 @@ def render_all(places: Places, ids: Sequence[str] = ()) -> list[Path]:
         for picture in pictures
         if not ids or any(fnmatch(picture.name, name) for name in ids)
     }
+    files[places.output / ROWS] = _rows_csv(results)
     files[places.output / "index.html"] = _page(results, pictures, claims).encode()
     for document in (places.home / "docs" / "reproduction.md", places.home / "README.md"):
         if document.exists() and places.output == places.results:
@@ -46,11 +50,11 @@ def render_all(places: Places, ids: Sequence[str] = ()) -> list[Path]:
 
 
 def _reached(results: Results) -> list[tuple[str, Sequence[str]]]:
-    """The least cost run at which each mechanism's mean accuracy was reached; a dash where none was."""
+    """The least cost run at which each mechanism's mean accuracy reached a level, data sets and s as in the paper."""
     rows: list[tuple[str, Sequence[str]]] = []
     for dataset, levels in LEVELS.items():
         cells = results.cells(f"exact-{dataset}")
-        for similarity in dict.fromkeys(cell.config.similarity for cell in cells):
+        for similarity in sorted({cell.config.similarity for cell in cells}, reverse=True):
             for level in levels:
                 costs = [_least_cost(cells, name, similarity, level) for name in published.MECHANISMS]
                 rows.append(("", (NAMES[dataset], f"{similarity:g}", f"{level:g}%", *costs)))
@@ -58,14 +62,23 @@ def _reached(results: Results) -> list[tuple[str, Sequence[str]]]:
 
 
 def _least_cost(cells: Sequence[Cell], mechanism: str, similarity: float, level: float) -> str:
-    reached = [
-        cell.config.cost
+    """A dash where nothing was run; more than the largest cost run where none sufficed."""
+    run = {
+        cell.config.cost: cell.accuracy_mean
         for cell in cells
-        if (cell.config.mechanism, cell.config.similarity) == (mechanism, similarity)
-        and cell.accuracy_mean is not None
-        and cell.accuracy_mean >= level
-    ]
-    return f"{min(reached):g}" if reached else "–"
+        if (cell.config.mechanism, cell.config.similarity) == (mechanism, similarity) and cell.accuracy_mean is not None
+    }
+    reached = [cost for cost, accuracy in run.items() if accuracy >= level]
+    if reached:
+        return f"{min(reached):g}"
+    return f">{max(run):g}" if run else "–"
+
+
+def _rows_csv(results: Results) -> bytes:
+    """Every setting of every figure and table, the exact ε beside its accuracy."""
+    specs = [spec for spec in results.specs.values() if spec.kind == "training"]
+    rows = [{"experiment": name, **row} for name, group in table_rows(specs, results.places).items() for row in group]
+    return csv_text(rows, ("experiment", *COLUMNS)).encode()
 
 
 def rows_of(results: Results, spec_id: str) -> list[list[str]]:
@@ -84,7 +97,8 @@ def _page(results: Results, pictures: Sequence[Picture], claims: Sequence[Claim]
     sections.append(
         page.section("Least cost for an accuracy, exact accounting", page.table(REACHED, _reached(results)))
     )
-    sections.append(page.section("What is stored", page.table(STOCK, _stock(results))))
+    every = f'<p><a href="{ROWS}">{ROWS}</a>: every setting, with its accuracy and the exact ε of its runs</p>'
+    sections.append(page.section("What is stored", every, page.table(STOCK, _stock(results))))
     sections.append(
         page.section("Values that the paper does not give", page.table(("name", "value"), _chosen(results)))
     )
@@ -92,7 +106,7 @@ def _page(results: Results, pictures: Sequence[Picture], claims: Sequence[Claim]
 
 
 def _claims_table(claims: Sequence[Claim]) -> str:
-    rows = [("none" if c.verdict == "not run" else "", (c.source, c.statement, c.verdict, c.numbers)) for c in claims]
+    rows = [("none" if c.verdict == NOT_RUN else "", (c.source, c.statement, c.verdict, c.numbers)) for c in claims]
     return page.table(("where", "statement", "verdict", "numbers"), rows)
 
 

@@ -35,9 +35,16 @@ class Difference:
     """Settings in which the mean over seeds is above 0."""
     complete: bool = True
     """Whether no pair of runs that is wanted is lacking."""
+    runs: int = 0
+    """Single pairs of runs."""
+    runs_ahead: int = 0
+    same: bool = False
+    """Whether accuracy and cost are equal to the last digit in every pair: one contract, one run."""
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[int, str, float]], *, complete: bool = True) -> Difference | None:
+    def of(
+        cls, pairs: Sequence[tuple[int, str, float]], *, complete: bool = True, same: bool = False
+    ) -> Difference | None:
         """From (seed, setting, difference); None if there is nothing to compare."""
         if not pairs:
             return None
@@ -52,14 +59,33 @@ class Difference:
             settings=len(by_setting),
             ahead=sum(value > 0 for value in by_setting.values()),
             complete=complete,
+            runs=len(pairs),
+            runs_ahead=sum(value > 0 for _, _, value in pairs),
+            same=same,
         )
 
-    def __str__(self) -> str:
-        spread = "" if math.isinf(self.error) else f" ± {self.error:.1f}"
+    @property
+    def mean_text(self) -> str:
+        digits = 2 if abs(self.mean) < 1 else 1  # else a small difference reads +0.1 ± 0.0
+        spread = "" if math.isinf(self.error) else f" ± {self.error:.{digits}f}"
+        return f"mean {self.mean:+.{digits}f}{spread} points"
+
+    @property
+    def extent(self) -> str:
         most = "" if self.complete or self.seeds == 1 else "up to "
         seeds = f"{most}{self.seeds} seed{'s' if self.seeds > 1 else ''}"
-        where = f"above 0 in {self.ahead} of {self.settings} settings, {seeds}"
-        return f"mean {self.mean:+.1f}{spread} points, largest {self.largest:+.1f} ({where})"
+        return f"{self.settings} setting{'s' if self.settings > 1 else ''}, {seeds}"
+
+    @property
+    def where(self) -> str:
+        return f"above 0 in {self.ahead} of {self.extent}"
+
+    def __str__(self) -> str:
+        return f"{self.mean_text}, largest {self.largest:+.1f} ({self.where})"
+
+
+def _numbers(cell: Cell) -> dict[int, tuple[Any, Any]]:
+    return {r.config.seed: (r.result["accuracy"], r.result.get("monetary_cost")) for r in cell.records}
 
 
 def _error(values: Collection[float]) -> float:
@@ -131,13 +157,14 @@ class Results:
             c = cell.config
             if (costs is None or c.cost in costs) and (similarities is None or c.similarity in similarities):
                 by_setting.setdefault(f"s = {c.similarity:g}, cost {c.cost:g}", {})[c.mechanism] = cell
-        pairs, wanted = [], 0
+        pairs, wanted, same = [], 0, len(others) == 1
         for setting, row in by_setting.items():
             if one not in row or any(other not in row for other in others):
                 continue
             wanted += row[one].wanted
+            same = same and all(_numbers(row[one]) == _numbers(row[other]) for other in others)
             for seed, accuracy in row[one].accuracies.items():
                 rivals = [row[other].accuracies.get(seed) for other in others]
                 if all(rival is not None for rival in rivals):
                     pairs.append((seed, setting, accuracy - max(rival for rival in rivals if rival is not None)))
-        return Difference.of(pairs, complete=len(pairs) >= wanted)
+        return Difference.of(pairs, complete=len(pairs) >= wanted, same=same)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jsam.errors import InputError
 from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
 from jsam.experiments.economics import read_planner, run_planner
@@ -21,6 +22,7 @@ from jsam.experiments.store import Record, append, read_folder, read_records, wr
 from jsam.experiments.sweeps import add_sweep
 from jsam.experiments.tasks import task_of
 from jsam.privacy import Adjacency, epsilon_of
+from jsam.training.clipping.precision import checked_precision
 from jsam.training.environment import accelerator, device_named
 from jsam.training.preparation import Preparation
 from jsam.training.settings import TrainingSettings
@@ -63,8 +65,9 @@ def run_specs(
 ) -> Outcome:
     """Make what is missing, spec by spec, until all is there or time is up."""
     # Before η or losses are looked for: on a machine without the device that would be minutes for nothing.
-    device_named(device)
-    TrainingSettings(device=device, precision=precision)
+    checked_precision(precision, device_named(device))
+    if not limit_seconds > 0:
+        raise InputError(f"limit_seconds is {limit_seconds:g}; it must be above 0")
     began, made, left = time.perf_counter(), 0, 0
     chosen, plans = Chosen.load(places.chosen), Plans.load(places.plans)
     for spec in specs:
