@@ -85,6 +85,7 @@ def test_the_choice_is_provisional_while_any_grid_is_not_run_in_full(places: Pla
     for _ in range(2):  # what is chosen first moves the grid of Q
         choose(places)
         store(places, "tuning-mnist", learns(0.1, 0.2))
+        store(places, "tuning-steps-mnist", learns(0.1, 0.2))
     assert chosen(places)["status"] == "by the rule"
     store(places, "tuning-cifar10", lambda c: None if c.c2 == 0.03 else learns(0.1, 0.2)(c))
     store(places, "tuning-exact-cifar10", lambda c: None)
