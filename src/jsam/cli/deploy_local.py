@@ -37,7 +37,7 @@ def deploy_local(
     clients: Annotated[int, typer.Option(min=1, help="How many SuperNodes.", rich_help_panel=DATA)] = 3,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.", rich_help_panel=DATA)] = 2,
     per_round: Annotated[
-        int | None, typer.Option(min=1, help="Draws a round. [default: one a client]", rich_help_panel=DATA)
+        int | None, typer.Option(min=1, help="Draws a round. \\[default: one a client]", rich_help_panel=DATA)
     ] = None,
     dataset: Annotated[str, typer.Option(help="digits, mnist or cifar10.", rich_help_panel=DATA)] = "digits",
     clip_norm: Annotated[
@@ -55,7 +55,7 @@ def deploy_local(
         typer.Option(
             min=1.0,
             metavar="SECONDS",
-            help="Give a run up after this. [default: once the server itself must have, 10 minutes a round]",
+            help="Give a run up after this. \\[default: once the server itself must have, 10 minutes a round]",
             rich_help_panel=DATA,
         ),
     ] = None,

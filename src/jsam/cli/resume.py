@@ -18,7 +18,7 @@ EXAMPLES = """
   jsam resume runs/a
 """
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="What --output of jsam simulate named.")]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", show_default=False)]
 
 
 @with_options
@@ -30,6 +30,8 @@ def resume(
     ] = False,
 ) -> None:
     """Finish an interrupted run: bit for bit what it would have been without the interruption.
+
+    FOLDER is what --output of jsam simulate named.
 
     Exit codes: 0 done, 1 a client is over its contract, 2 bad input (one line on standard error).
     """

@@ -56,7 +56,7 @@ def simulate(
         str, typer.Option(help="How many clients to simulate, or a CLIENTS.csv with reports.", rich_help_panel=DATA)
     ] = "100",
     model: Annotated[
-        str | None, typer.Option(help="Model by name. [default: the data set's]", rich_help_panel=DATA)
+        str | None, typer.Option(help="Model by name. \\[default: the data set's]", rich_help_panel=DATA)
     ] = None,
     contract: Annotated[
         Path | None,

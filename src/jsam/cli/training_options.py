@@ -72,7 +72,7 @@ class PartitionOptions:
     )
     similarity: Annotated[
         float | None,
-        typer.Option(help="Percent of each client's samples drawn uniformly. [default: 100]", rich_help_panel=DATA),
+        typer.Option(help="Percent of each client's samples drawn uniformly. \\[default: 100]", rich_help_panel=DATA),
     ] = None
     blocks: Annotated[
         bool, typer.Option("--blocks", help="The rest as one sorted block, not two classes.", rich_help_panel=DATA)
