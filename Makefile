@@ -49,7 +49,7 @@ $(READY): pyproject.toml constraints.txt
 setup: $(READY)
 
 run: $(READY)
-	$(say) 'The whole story: contracts for 100 clients, private training under them, the ledger, the audit'
+	$(say) 'The whole story: contracts for 100 clients, private training under them, the ledger and its audit'
 	@$(BIN)/jsam demo
 
 test: lint unit

@@ -38,6 +38,7 @@ FILES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "no header": ("a,0.2\nb,0.3\n", ("line 1", "no column 'id'")),
     "semicolons": ("id;sensitivity\na;0.2\n", ("separate the columns with commas",)),
     "column twice": ("id,sensitivity,id\na,0.2,b\n", ("column 'id' stands twice",)),
+    "column misspelt": ("id,sensitivity,smaples\na,0.2,3\n", ("line 1", "'smaples'", "is it 'samples'?")),
     "no clients": ("id,sensitivity\n", ("no clients",)),
     "short row": ("id,sensitivity\na,0.2\nb\n", ("line 3", "1 cells", "header has 2")),
     "long row": ("id,sensitivity\na,0.2,9\n", ("line 2", "3 cells", "header has 2")),

@@ -175,6 +175,8 @@ def test_tensorboard_files_are_written_if_asked_for(tmp_path: Path) -> None:
         ([*ECONOMY, "--noise", "lemma1"], "without c2"),
         ([*ECONOMY, "--dataset", "imagenet"], "data set 'imagenet' is unknown"),
         ([*ECONOMY, "--clients", "0"], "--clients is 0"),
+        # Before a plan for so many, which would take minutes.
+        ([*ECONOMY, "--clients", "1000000000"], "must be 1 to 1500, the number of samples"),
         ([*ECONOMY, "--clients", "nobody.csv"], "cannot read nobody.csv"),
         ([*ECONOMY, "--clients", "-5"], "--clients is -5; it must be a whole number"),
         ([*ECONOMY, "--scheme", "writer"], "scheme 'writer' is for mnist"),

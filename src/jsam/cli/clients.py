@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import math
 import sys
@@ -18,6 +19,7 @@ from jsam.mechanism.market import Market
 from jsam.mechanism.priors import Prior, parse_prior
 
 REQUIRED = ("id", "sensitivity")
+OPTIONAL = ("samples", "loss", "prior", "selection_prob")
 PRIOR_EXAMPLES = "uniform:0,1  beta:2,5  lognorm:s=0.5,scale=0.3  empirical:PAST.csv"
 
 
@@ -136,7 +138,11 @@ def read_clients(path: str) -> ClientTable:
             found = ", ".join(repr(cell) for cell in header[1][:8])
             hint = "; separate the columns with commas" if len(names) == 1 and (";" in found or r"\t" in found) else ""
             raise InputError(f"{source} line {header[0]}: no column {name!r} among {found[:200]}{hint}")
-    known = [name for name in (*REQUIRED, "samples", "loss", "prior", "selection_prob") if name in names]
+    known = [name for name in (*REQUIRED, *OPTIONAL) if name in names]
+    for name in names:
+        meant = difflib.get_close_matches(name, OPTIONAL, n=1, cutoff=0.8)
+        if name not in known and meant and meant[0] not in known:
+            raise InputError(f"{source} line {header[0]}: column {name!r} is not known; is it {meant[0]!r}?")
     for name in known:
         if names.count(name) > 1:
             raise InputError(f"{source} line {header[0]}: column {name!r} stands twice")

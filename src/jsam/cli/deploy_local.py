@@ -100,7 +100,7 @@ def deploy_local(
         delta=delta,
         seed=economy.seed,
     )
-    check_size(published, clients)
+    check_size(published, clients, dataset)
     _make(folder)
     began = time.monotonic()
     try:

@@ -80,6 +80,7 @@ def simulate(
     Exit codes: 0 done, 1 a client is over its contract, 2 bad input (one line on standard error).
     """
     require_torch()
+    from jsam.training.data import load_dataset
     from jsam.training.environment import device_named
     from jsam.training.loop import train
     from jsam.training.records import RunFolder
@@ -89,6 +90,11 @@ def simulate(
     settings = TrainingSettings(seed=economy.seed, **plain_values(training))
     device_named(settings.device)
     RunFolder(output).refuse_existing()
+    if contract is None and clients.isdigit() and int(clients) > 0:
+        # Planning for a million clients takes minutes, only to hear that there are not as many samples.
+        economy.check()
+        shares = TaskSpec(dataset=dataset, num_clients=int(clients), seed=economy.seed, **plain_values(partition))
+        shares.split(load_dataset(dataset))
     chosen = _contract(contract, clients, mechanism, economy)
     spec = TaskSpec(
         dataset=dataset,

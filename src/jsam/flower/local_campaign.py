@@ -104,7 +104,7 @@ def run_local(
         raise InputError(f"clients is {clients}; it must be at least 1")
     if limit is not None and not 0 < limit < float("inf"):
         raise InputError(f"limit is {limit:g} s; it must be finite and above 0")
-    check_size(published, clients)
+    check_size(published, clients, dataset)
     folder = folder.absolute()
     files = deal_out(folder / "clients", published, clients=clients, dataset=dataset, policy=policy)
     names = [f"client-{k}" for k in range(clients)]
@@ -143,8 +143,10 @@ def run_local(
     return LocalResult(run=run, store=store.path, statements=statements, books=store.books(), failure=failure)
 
 
-def check_size(published: Published, clients: int) -> None:
-    """Refuse, before anything is started, a mechanism that cannot plan for so many clients (fsbm-9 for three)."""
+def check_size(published: Published, clients: int, dataset: str) -> None:
+    """Refuse, before anything is started, a mechanism that cannot plan for so many clients (fsbm-9 for three), or data
+    that cannot be dealt out to them."""
+    TaskSpec(dataset=dataset, num_clients=clients, seed=published.seed).split(load_dataset(dataset))
     prior = parse_prior(published.prior)
     market = Market(sensitivities=draw_sensitivities(prior, clients, published.seed), prior=prior)
     rule = published_rule(published, 1.0)

@@ -17,7 +17,7 @@ from jsam.flower.identity import public_key_text
 from jsam.flower.rule import published_rule
 from jsam.flower.terms import PublicInputs
 from jsam.flower.verification import LARGEST_CLIP_NORM, SMALLEST_CLIP_NORM, clip_norm_can_be_held
-from jsam.mechanism.budgeting import loss_weight_for_budget
+from jsam.mechanism.budgeting import check_budget, loss_weight_for_budget
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms import plan
@@ -60,6 +60,8 @@ class Published:
             raise InputError("give loss_weight or budget, and not both: η(N) must be one function")
         if self.budget_probability is not None and self.budget is None:
             raise InputError("budget-probability needs a budget")
+        if self.budget is not None:
+            check_budget(self.budget, self.budget_probability)
         parse_prior(self.prior)
         published_rule(self, self.loss_weight or 1.0)
         _ = self.training

@@ -138,6 +138,14 @@ def loss_weight_fits_budget(
     return below <= budget < above
 
 
+def check_budget(budget: float, probability: float | None = None) -> None:
+    """Refuse an amount that cannot be spent, or a probability that is none."""
+    if not (math.isfinite(budget) and budget > 0):
+        raise InputError(f"budget is {budget!r}; it must be a positive number")
+    if probability is not None and not 0 < probability < 1:
+        raise InputError(f"the budget's probability is {probability!r}; it must lie strictly between 0 and 1")
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Problem:
     """Everything on which η depends, checked."""
@@ -162,10 +170,7 @@ class _Problem:
         draws: int | None,
         seed: int,
     ) -> _Problem:
-        if not (math.isfinite(budget) and budget > 0):
-            raise InputError(f"budget is {budget!r}; it must be a positive number")
-        if probability is not None and not 0 < probability < 1:
-            raise InputError(f"the budget's probability is {probability!r}; it must lie strictly between 0 and 1")
+        check_budget(budget, probability)
         template = _template(prior, num_clients, losses)
         rule = replace(mechanism, loss_weight=1.0).rule(len(mechanism.active(template)))
         draws = draws or _default_draws(num_clients, len(rule.profiles))
