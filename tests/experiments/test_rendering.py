@@ -15,7 +15,7 @@ import pytest
 from jsam.cli import main
 from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
-from jsam.experiments.pictures import noise_weight_panels, pictures_of
+from jsam.experiments.pictures import _with_caps, noise_weight_panels, pictures_of
 from jsam.experiments.places import Places
 from jsam.experiments.results import Results
 from jsam.experiments.spec import load_specs
@@ -25,7 +25,16 @@ from tests.experiments.made_up import copied_places, store
 
 require("matplotlib", extra="plot")
 
-SETTING = ("experiment", "dataset", "mechanism", "similarity", "nominal_cost", "noise", "straggler_epsilon")
+SETTING = (
+    "experiment",
+    "dataset",
+    "mechanism",
+    "similarity",
+    "nominal_cost",
+    "noise",
+    "straggler_epsilon",
+    "max_selection_prob",
+)
 
 
 @pytest.fixture
@@ -217,3 +226,14 @@ def test_render_without_matplotlib_is_one_line(
     assert "reproduce render needs matplotlib" in err
     assert "pip install '.[plot]'" in err
     assert err.count("\n") == 1
+
+
+def test_caps_are_drawn_beside_the_panels_once_one_was_tried(places: Places) -> None:
+    store(places, "exact-mnist", lambda c: 0.5)
+    assert "capped-mnist" not in {picture.name for picture in pictures_of(Results(places))}
+    store(places, "capped-mnist", lambda c: 0.6 if c.max_selection_prob == 0.05 else None)
+    assert "capped-mnist" in {picture.name for picture in pictures_of(Results(places))}
+    curves = _with_caps(Results(places))
+    assert list(curves) == ["jsam", "fsbm-50", "jsam with p ≤ 0.05", "jsam with p ≤ 0.1"]
+    costs = [{cell.config.cost for cell in curves[name]} for name in ("fsbm-50", "jsam with p ≤ 0.05")]
+    assert costs[0] == costs[1]

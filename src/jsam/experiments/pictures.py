@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jsam.experiments import published
@@ -49,6 +49,10 @@ def pictures_of(results: Results) -> list[Picture]:
         content = _panels(results, f"exact-{dataset}", log=True)
         if content is not None:
             found.append(Picture(name=f"exact-{dataset}", caption=caption, content=content))
+    content = _panels_of(_with_caps(results), log=True) if results.stored("capped-mnist")[0] else None
+    if content is not None:
+        caption = "MNIST with exact accounting: JSAM with and without a cap on p, and FSBM-50."
+        found.append(Picture(name="capped-mnist", caption=caption, content=content))
     straggler = _straggler(results)
     if not straggler.empty:
         content = panels_picture([straggler], x_label="ε of one client (log scale)", y_label=ACCURACY, log=True)
@@ -90,7 +94,24 @@ def pictures_of(results: Results) -> list[Picture]:
 
 def _panels(results: Results, spec_id: str, *, log: bool = False) -> bytes | None:
     cells = results.cells(spec_id)
-    wanted = [s for s in published.SIMILARITIES if any(cell.config.similarity == s for cell in cells)]
+    curves = {name: [cell for cell in cells if cell.config.mechanism == name] for name in published.MECHANISMS}
+    return _panels_of(curves, log=log)
+
+
+def _with_caps(results: Results) -> dict[str, list[Cell]]:
+    """JSAM and FSBM-50 of the exact panels at the costs at which JSAM was tried with caps, and JSAM with each cap."""
+    capped = results.cells("capped-mnist")
+    costs = {cell.config.cost for cell in capped}
+    plain = [cell for cell in results.cells("exact-mnist") if cell.config.cost in costs]
+    curves = {name: [cell for cell in plain if cell.config.mechanism == name] for name in ("jsam", "fsbm-50")}
+    for cell in capped:
+        curves.setdefault(f"jsam with p ≤ {cell.config.max_selection_prob:g}", []).append(cell)
+    return curves
+
+
+def _panels_of(curves: Mapping[str, Sequence[Cell]], *, log: bool) -> bytes | None:
+    """A panel for each s."""
+    there = {cell.config.similarity for cells in curves.values() for cell in cells}
     panels = [
         Panel(
             title=f"s = {s:g}",
@@ -100,12 +121,13 @@ def _panels(results: Results, spec_id: str, *, log: bool = False) -> bytes | Non
                         x=cell.mean("monetary_cost") or cell.config.cost, mean=cell.accuracy_mean, std=cell.accuracy_std
                     )
                     for cell in cells
-                    if cell.config.similarity == s and cell.config.mechanism == name
+                    if cell.config.similarity == s
                 ]
-                for name in published.MECHANISMS
+                for name, cells in curves.items()
             },
         )
-        for s in wanted
+        for s in published.SIMILARITIES
+        if s in there
     ]
     if all(panel.empty for panel in panels):
         return None

@@ -19,7 +19,7 @@ from jsam.experiments.store import Record, read_folder
 COLUMNS = (
     "dataset", "mechanism", "similarity", "noise", "c2", "loss_weight", "noise_weight", "monetary_cost",
     "total_payment", "accuracy_mean", "accuracy_std", "seeds", "epsilon_exact_max", "paper_accuracy", "paper_cost",
-    "nominal_cost", "nominal_cost_of", "straggler_epsilon",
+    "nominal_cost", "nominal_cost_of", "straggler_epsilon", "max_selection_prob",
 )  # fmt: skip
 
 READABLE = ("mechanism", "s", "cost", "paper's", "accuracy", "paper's", "diff.", "seeds", "exact ε")
@@ -92,6 +92,7 @@ class Cell:
             "nominal_cost": c.cost,
             "nominal_cost_of": c.cost_of,
             "straggler_epsilon": c.straggler_epsilon,
+            "max_selection_prob": c.max_selection_prob,
         }
         return {name: _tidy(found[name]) for name in COLUMNS}
 
