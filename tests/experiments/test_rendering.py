@@ -26,15 +26,9 @@ from tests.experiments.made_up import copied_places, store
 require("matplotlib", extra="plot")
 
 SETTING = (
-    "experiment",
-    "dataset",
-    "mechanism",
-    "similarity",
-    "nominal_cost",
-    "noise",
-    "straggler_epsilon",
+    "experiment", "dataset", "mechanism", "similarity", "nominal_cost", "noise", "straggler_epsilon",
     "max_selection_prob",
-)
+)  # fmt: skip
 
 
 @pytest.fixture
