@@ -13,8 +13,6 @@ import argparse
 import contextlib
 import datetime
 import functools
-import importlib
-import importlib.metadata
 import json
 import platform
 import statistics
@@ -32,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.rounds import CLIP_NORM, FULL, SHAPES, Case, per_client_func, per_client_opacus
+from benchmarks.versions import version_of
 from benchmarks.whole_runs import end_to_end, side_by_side, whole_run
 from jsam.training.clipping import ClientBatch, ClippingEngine, cross_entropy, reference_clipped_sum
 from jsam.training.clipping.precision import PRECISIONS, Precision, arithmetic
@@ -257,7 +256,7 @@ def main() -> None:
             "python": platform.python_version(),
             "torch": torch.__version__,
             "cuda": torch.version.cuda,
-            **{name: installed(name) for name in ("triton", "opacus")},
+            **{name: version_of(name) for name in ("triton", "opacus")},
         },
         "milliseconds a round": {},
         "end to end": {},
@@ -295,16 +294,6 @@ def with_earlier(results: dict[str, Any], path: Path) -> None:
         results["end to end"] = before["end to end"] | results["end to end"]
         commands = [*before["command"].split("; "), results["command"]]
         results["command"] = "; ".join(dict.fromkeys(commands))
-
-
-def installed(package: str) -> str | None:
-    """The version, also of a package that only lies on the path."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        with contextlib.suppress(ImportError):
-            return getattr(importlib.import_module(package), "__version__", None)
-        return None
 
 
 def command_line() -> str:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.timing import Row
+from benchmarks.versions import version_of
 
 Results = Mapping[str, Sequence[Row]]
 
@@ -70,12 +70,5 @@ def machine(packages: Sequence[str]) -> dict[str, Any]:
         "cpu": cpu,
         "cores": os.cpu_count(),
         "load": [round(x, 2) for x in os.getloadavg()],
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
+        "versions": {"python": platform.pythonversion_of(), **{name: version_of(name) for name in packages}},
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

@@ -15,7 +15,7 @@ import pytest
 from jsam.cli import main
 from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
-from jsam.experiments.pictures import _with_caps, noise_weight_panels, pictures_of
+from jsam.experiments.pictures import _tuning, _with_caps, noise_weight_panels, pictures_of
 from jsam.experiments.places import Places
 from jsam.experiments.results import Results
 from jsam.experiments.spec import load_specs
@@ -231,3 +231,20 @@ def test_caps_are_drawn_beside_the_panels_once_one_was_tried(places: Places) -> 
     assert list(curves) == ["jsam", "fsbm-50", "jsam with p ≤ 0.05", "jsam with p ≤ 0.1"]
     costs = [{cell.config.cost for cell in curves[name]} for name in ("fsbm-50", "jsam with p ≤ 0.05")]
     assert costs[0] == costs[1]
+
+
+def test_what_was_not_tuned_is_a_gap_in_the_curves_and_no_line_across(places: Places) -> None:
+    (spec,) = load_specs(places, ["tuning-mnist"])
+    runs = spec.runs(Chosen.load(places.chosen))
+    last = runs[-1]
+    same = [dataclasses.replace(last, noise_weight=w, cost=c, similarity=100.0) for w in (1.0, 9.0) for c in (1.0, 3.0)]
+    store(places, "tuning-mnist", lambda c: 0.9, runs=same[:3])
+    (panel,) = noise_weight_panels(Results(places))
+    assert [point.mean for point in panel.curves["cost 1"]] == [90.0, 90.0]
+    assert [point.mean for point in panel.curves["cost 3"]] == [90.0, None]
+    steps = sorted({c.learning_rate for c in runs if c.momentum})
+    store(places, "tuning-mnist", lambda c: None if c.learning_rate == steps[1] or c.c2 == 0.1 else 0.9)
+    curves = [panel.curves for panel in _tuning(Results(places), "mnist")]
+    assert any(point.mean is None for by_name in curves for points in by_name.values() for point in points)
+    assert all(any(p.mean is not None for p in points) for by_name in curves for points in by_name.values())
+    assert not any(name.startswith("c₂ = 0.1,") or name == "c₂ = 0.1" for by_name in curves for name in by_name)

@@ -27,7 +27,7 @@ from jsam.experiments.config import RunConfig
 from jsam.experiments.economics import read_planner
 from jsam.experiments.places import Places
 from jsam.experiments.spec import load_specs
-from jsam.experiments.store import Record, read_folder
+from jsam.experiments.store import Record, read_places
 from jsam.report.files import write_atomically
 
 LOW_COST = 1.0
@@ -191,7 +191,7 @@ def choose(places: Places) -> dict[str, Any]:
         exact[dataset] = {**{k: v for k, v in exact.get(dataset, {}).items() if k != STEPS}, **found}
     so_far = Chosen(values={**values, "exact": exact})
     steps = [config for spec in load_specs(places) if spec.id.startswith(_STEPS) for config in spec.runs(so_far)]
-    for dataset, table in best_steps_at(steps, _known(places)).items():
+    for dataset, table in best_steps_at(steps, read_places(places)).items():
         exact[dataset] = {**exact[dataset], STEPS: table}
     tables = {"lemma1": lemma1, "exact": exact}
     values = {**{k: v for k, v in values.items() if k not in tables}, **tables}
@@ -214,16 +214,12 @@ def _status(places: Places, chosen: Chosen) -> str:
 
 def tuning_records(places: Places) -> list[Record]:
     """Stored runs on held-out images."""
-    return [record for record in _known(places).values() if record.config.held_out]
-
-
-def _known(places: Places) -> dict[str, Record]:
-    return {**read_folder(places.output), **read_folder(places.results)}
+    return [record for record in read_places(places).values() if record.config.held_out]
 
 
 def grid_records(places: Places, spec_id: str) -> list[Record]:
     """Stored runs of one tuning experiment, in its order."""
-    known = _known(places)
+    known = read_places(places)
     (spec,) = load_specs(places, [spec_id])
     runs = spec.runs(Chosen.load(places.chosen))
     return [known[config.key] for config in runs if config.key in known]

@@ -154,17 +154,19 @@ def _tuning(results: Results, dataset: str) -> list[Panel]:
 
     A step with momentum adds up to 1/(1 − momentum) plain ones, so they share an axis. The better schedule counts.
     """
-    best: dict[tuple[str, str, float], float] = {}
+    best: dict[tuple[str, str, float], float | None] = {}
     for cell in results.cells(f"tuning-{dataset}"):
         c, reached = cell.config, cell.accuracy_mean
         tuned = c.noise_weight == _chosen_weight(results) and c.cost in (LOW_COST, published.TABLE_COST)
-        if tuned and reached is not None:
+        if tuned:
             name = f"c₂ = {c.c2:g}{'' if c.momentum else ', plain'}"
             place = (f"s = {c.similarity:g}, cost {c.cost:g}", name, c.learning_rate / (1 - c.momentum))
-            best[place] = max(reached, best.get(place, 0.0))
+            best[place] = max((one for one in (reached, best.get(place)) if one is not None), default=None)
     panels: dict[str, dict[str, list[Point]]] = {}
-    for (title, name, step), reached in sorted(best.items()):
-        panels.setdefault(title, {}).setdefault(name, []).append(Point(x=step, mean=reached))
+    for (title, name, step), highest in sorted(best.items()):
+        # A gap where a step was not run; no curve where none was.
+        if any(other[:2] == (title, name) and value is not None for other, value in best.items()):
+            panels.setdefault(title, {}).setdefault(name, []).append(Point(x=step, mean=highest))
     return [Panel(title=title, curves=curves) for title, curves in panels.items()]
 
 
@@ -180,9 +182,14 @@ def noise_weight_panels(results: Results) -> list[Panel]:
             place = (-c.similarity, c.cost, c.noise_weight)
             found.setdefault(place, []).append(100 * record.result["accuracy"])
     panels: dict[str, dict[str, list[Point]]] = {}
-    for (similarity, cost, weight), reached in sorted(found.items()):
-        curves = panels.setdefault(f"s = {-similarity:g}", {})
-        curves.setdefault(f"cost {cost:g}", []).append(Point(x=weight, mean=statistics.fmean(reached)))
+    weights = sorted({weight for *_, weight in found})
+    for similarity, cost in sorted({place[:2] for place in found}):
+        # A gap where others have a Q that this one was not run with.
+        reached = [found.get((similarity, cost, weight)) for weight in weights]
+        panels.setdefault(f"s = {-similarity:g}", {})[f"cost {cost:g}"] = [
+            Point(x=weight, mean=statistics.fmean(values) if values else None)
+            for weight, values in zip(weights, reached, strict=True)
+        ]
     return [Panel(title=title, curves=curves) for title, curves in panels.items()]
 
 

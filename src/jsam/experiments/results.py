@@ -13,7 +13,7 @@ from jsam.experiments.chosen import Chosen
 from jsam.experiments.economics import read_planner
 from jsam.experiments.places import Places
 from jsam.experiments.spec import Spec, load_specs
-from jsam.experiments.store import Record, read_folder
+from jsam.experiments.store import Record, read_places
 from jsam.experiments.sweeps import Sweep, read_sweeps
 from jsam.experiments.tabulate import Cell, cells
 
@@ -107,7 +107,7 @@ class Results:
 
     @cached_property
     def known(self) -> dict[str, Record]:
-        return {**read_folder(self.places.output), **read_folder(self.places.results)}
+        return read_places(self.places)
 
     @cached_property
     def chosen(self) -> Chosen:

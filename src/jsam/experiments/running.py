@@ -18,7 +18,7 @@ from jsam.experiments.economics import read_planner, run_planner
 from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec
-from jsam.experiments.store import Record, append, read_folder, read_records, write_sorted
+from jsam.experiments.store import Record, append, read_places, read_records, write_sorted
 from jsam.experiments.sweeps import add_sweep
 from jsam.experiments.tasks import task_of
 from jsam.privacy import Adjacency, epsilon_of
@@ -43,7 +43,7 @@ class Outcome:
 
 def missing(configs: Iterable[RunConfig], places: Places, only: Sequence[str] = ()) -> list[RunConfig]:
     """The runs that neither results nor output hold, of those whose name or key fits one of the patterns."""
-    known = read_folder(places.results).keys() | read_folder(places.output).keys()
+    known = read_places(places)
     return [
         config
         for config in configs

@@ -11,6 +11,7 @@ from typing import Any
 
 from jsam.errors import InputError
 from jsam.experiments.config import RunConfig
+from jsam.experiments.places import Places
 from jsam.experiments.sweeps import merge_sweeps
 from jsam.report.files import write_atomically
 
@@ -57,6 +58,11 @@ def read_folder(folder: Path) -> dict[str, Record]:
         for record in read_records(path):
             found.setdefault(record.key, record)
     return found
+
+
+def read_places(places: Places) -> dict[str, Record]:
+    """All that is stored, also what is not merged yet; where both have a run, that of the results counts."""
+    return {**read_folder(places.output), **read_folder(places.results)}
 
 
 def append(path: Path, record: Record) -> None:

@@ -14,7 +14,7 @@ from jsam.experiments.economics import read_planner
 from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec
-from jsam.experiments.store import Record, read_folder
+from jsam.experiments.store import Record, read_places
 
 COLUMNS = (
     "dataset", "mechanism", "similarity", "noise", "c2", "loss_weight", "noise_weight", "monetary_cost",
@@ -110,7 +110,7 @@ def cells(configs: Sequence[RunConfig], known: Mapping[str, Record]) -> list[Cel
 
 def table_rows(specs: Sequence[Spec], places: Places) -> dict[str, list[dict[str, Any]]]:
     """Rows by experiment; a row without runs has its setting and nothing else."""
-    known = {**read_folder(places.output), **read_folder(places.results)}
+    known = read_places(places)
     chosen, plans = Chosen.load(places.chosen), Plans.load(places.plans)
     return {
         spec.id: [cell.row(plans.known_loss_weight(cell.config)) for cell in cells(spec.runs(chosen), known)]
@@ -154,6 +154,6 @@ def progress_of(spec: Spec, places: Places) -> tuple[int, int]:
     """How many results are stored and how many there are to be."""
     if spec.kind == "planner":
         return int(read_planner(spec.id, places) is not None), 1
-    known = read_folder(places.results).keys() | read_folder(places.output).keys()
+    known = read_places(places)
     runs = spec.runs(Chosen.load(places.chosen))
     return sum(config.key in known for config in runs), len(runs)
