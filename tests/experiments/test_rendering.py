@@ -225,11 +225,11 @@ def test_render_without_matplotlib_is_one_line(
 def test_caps_are_drawn_beside_the_panels_once_one_was_tried(places: Places) -> None:
     store(places, "exact-mnist", lambda c: 0.5)
     assert "capped-mnist" not in {picture.name for picture in pictures_of(Results(places))}
-    store(places, "capped-mnist", lambda c: 0.6 if c.max_selection_prob == 0.05 else None)
+    store(places, "capped-mnist", lambda c: 0.6 if c.max_selection_prob == 0.1 else None)
     assert "capped-mnist" in {picture.name for picture in pictures_of(Results(places))}
     curves = _with_caps(Results(places))
-    assert list(curves) == ["jsam", "fsbm-50", "jsam with p ≤ 0.05", "jsam with p ≤ 0.1"]
-    costs = [{cell.config.cost for cell in curves[name]} for name in ("fsbm-50", "jsam with p ≤ 0.05")]
+    assert list(curves) == ["jsam", "fsbm-50", *(f"jsam with p ≤ {cap}" for cap in (0.1, 0.2, 0.4))]
+    costs = [{cell.config.cost for cell in curves[name]} for name in ("fsbm-50", "jsam with p ≤ 0.1")]
     assert costs[0] == costs[1]
 
 

@@ -10,7 +10,7 @@
   sets is taken, since a larger one is nearer to what privacy truly needs; if none does, the one that misses least.
 - Under exact accounting: the clipping norm and Q with the best mean accuracy over the tuned cells, each cell at its
   best learning rate; the learning rate, with those, that is best on average. Where more was tuned, every mechanism has
-  a learning rate of its own at every cost: the best on the held-out images at s = 100.
+  a learning rate of its own at every cost, and JSAM with a cap too: the best on the held-out images at s = 100.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jsam.experiments import published
-from jsam.experiments.chosen import STEPS, Chosen, cost_key, toml_text
+from jsam.experiments.chosen import STEPS, Chosen, cost_key, toml_text, variant_key
 from jsam.experiments.config import RunConfig
 from jsam.experiments.economics import read_planner
 from jsam.experiments.places import Places
@@ -32,7 +32,7 @@ from jsam.report.files import write_atomically
 
 LOW_COST = 1.0
 GUESSING = 10.0
-_STEPS = "tuning-steps-"
+_EXACT, _STEPS = "tuning-exact-", "tuning-steps-"
 _HEAD = "# Written by `jsam reproduce choose`, whose rule docs/reproduction.md tells.\n"
 
 Step = tuple[float, str, float]  # learning rate, its schedule, momentum
@@ -143,18 +143,19 @@ def best_exact(runs: Sequence[tuple[RunConfig, float]]) -> dict[str, dict[str, f
 
 
 def best_steps_at(runs: Iterable[RunConfig], known: Mapping[str, Record]) -> dict[str, dict[str, dict[str, float]]]:
-    """Learning rates by data set, mechanism and cost; none at a cost where some mechanism has not tried all of them."""
+    """Learning rates by data set, variant and cost; none at a cost where some variant has not tried all of its own."""
     tried: dict[tuple[str, str, float], list[RunConfig]] = {}
     lacking = set()
     for config in runs:
-        tried.setdefault((config.dataset, config.mechanism, config.cost), []).append(config)
+        variant = variant_key(config.mechanism, config.max_selection_prob)
+        tried.setdefault((config.dataset, variant, config.cost), []).append(config)
         if config.key not in known:
             lacking.add((config.dataset, config.cost))
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for (dataset, mechanism, cost), configs in sorted(tried.items()):
+    for (dataset, variant, cost), configs in sorted(tried.items()):
         if (dataset, cost) not in lacking:
             best = max(configs, key=lambda config: float(known[config.key].result["accuracy"]))
-            found.setdefault(dataset, {}).setdefault(mechanism, {})[cost_key(cost)] = best.learning_rate
+            found.setdefault(dataset, {}).setdefault(variant, {})[cost_key(cost)] = best.learning_rate
     return found
 
 
@@ -187,12 +188,17 @@ def choose(places: Places) -> dict[str, Any]:
                     "momentum": momentum,
                 }
     exact = dict(values.get("exact", {}))
-    for dataset, found in best_exact(_accuracies(tuning_records(places), "exact")).items():
+    # Not the runs that tune steps: they look at other costs, and not for every C and Q.
+    grids = [spec.id for spec in load_specs(places) if spec.id.startswith(_EXACT)]
+    tuned = [record for name in grids for record in grid_records(places, name)]
+    for dataset, found in best_exact(_accuracies(tuned, "exact")).items():
         exact[dataset] = {**{k: v for k, v in exact.get(dataset, {}).items() if k != STEPS}, **found}
     so_far = Chosen(values={**values, "exact": exact})
-    steps = [config for spec in load_specs(places) if spec.id.startswith(_STEPS) for config in spec.runs(so_far)]
-    for dataset, table in best_steps_at(steps, read_places(places)).items():
-        exact[dataset] = {**exact[dataset], STEPS: table}
+    known = read_places(places)
+    # Each experiment for itself: those with caps do not wait for those without.
+    for spec in (spec for spec in load_specs(places) if spec.id.startswith(_STEPS)):
+        for dataset, table in best_steps_at(spec.runs(so_far), known).items():
+            exact[dataset] = {**exact[dataset], STEPS: {**exact[dataset].get(STEPS, {}), **table}}
     tables = {"lemma1": lemma1, "exact": exact}
     values = {**{k: v for k, v in values.items() if k not in tables}, **tables}
     values["status"] = _status(places, Chosen(values=values))

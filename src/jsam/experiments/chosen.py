@@ -41,10 +41,10 @@ class Chosen:
                 return table[name]
         raise InputError(f"{self.where} has no {name} for noise {noise!r} and data set {dataset!r}")
 
-    def step(self, *, noise: str, dataset: str, mechanism: str, cost: float) -> float:
-        """The learning rate, of this mechanism at this cost where there is one."""
+    def step(self, *, noise: str, dataset: str, variant: str, cost: float) -> float:
+        """The learning rate, of this variant of a mechanism at this cost where there is one."""
         tables = self.values.get(noise, {}).get(dataset, {}).get(STEPS, {})
-        found = tables.get(mechanism, {}).get(cost_key(cost))
+        found = tables.get(variant, {}).get(cost_key(cost))
         return float(self.value("learning_rate", noise=noise, dataset=dataset) if found is None else found)
 
     def resolve(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,10 +55,16 @@ class Chosen:
             for name, value in settings.items()
         }
         if settings.get("learning_rate") == CHOSEN and "mechanism" in settings and "cost" in settings:
+            variant = variant_key(str(settings["mechanism"]), settings.get("max_selection_prob"))
             found["learning_rate"] = self.step(
-                noise=noise, dataset=dataset, mechanism=str(settings["mechanism"]), cost=float(settings["cost"])
+                noise=noise, dataset=dataset, variant=variant, cost=float(settings["cost"])
             )
         return found
+
+
+def variant_key(mechanism: str, cap: float | None) -> str:
+    """A mechanism, with its cap on p if it has one."""
+    return mechanism if cap is None else f"{mechanism}-cap-{cap:g}"
 
 
 def cost_key(cost: float) -> str:

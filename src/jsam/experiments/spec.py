@@ -23,7 +23,7 @@ class Spec:
     """One experiment. `grids` come one after the other; within each, a whole sweep at one seed before the next."""
 
     id: str
-    order: int
+    order: float
     title: str
     kind: str
     shows: str
