@@ -156,6 +156,18 @@ def test_every_mechanism_has_its_own_step_at_every_cost_where_all_have_tried_all
     assert rates["fsbm-50", 3.0] == 3.0
 
 
+def test_steps_stay_while_a_wider_grid_is_being_run_and_go_with_another_q(places: Places) -> None:
+    store(places, "tuning-exact-mnist", lambda c: 0.9 if c.noise_weight == 50 else 0.5)
+    choose(places)
+    store(places, "tuning-steps-mnist", lambda c: 0.9 if c.learning_rate in (0.3, 3) else 0.4)
+    whole = chosen(places)["exact"]["mnist"]
+    assert whole["learning_rate_at"]["usbm"] == {"3": 0.3, "10": 0.3, "30": 0.3, "100": 0.3, "300": 3.0, "1000": 3.0}
+    store(places, "tuning-steps-mnist", lambda c: None if c.learning_rate == 3 else 0.7)
+    assert chosen(places)["exact"]["mnist"]["learning_rate_at"]["usbm"]["300"] == 3.0
+    store(places, "tuning-exact-mnist", lambda c: 0.9 if c.noise_weight == 9 else 0.5)
+    assert "learning_rate_at" not in chosen(places)["exact"]["mnist"]
+
+
 def test_a_cap_has_steps_of_its_own_and_no_say_in_anything_else(places: Places) -> None:
     """C and Q are JSAM's without a cap; the capped wait for nobody and nobody waits for them."""
     store(places, "tuning-exact-mnist", lambda c: 0.9 if (c.clip_norm, c.learning_rate) == (0.3, 3.0) else 0.5)

@@ -187,23 +187,35 @@ def choose(places: Places) -> dict[str, Any]:
                     "learning_rate_schedule": schedule,
                     "momentum": momentum,
                 }
-    exact = dict(values.get("exact", {}))
-    # Not the runs that tune steps: they look at other costs, and not for every C and Q.
-    grids = [spec.id for spec in load_specs(places) if spec.id.startswith(_EXACT)]
-    tuned = [record for name in grids for record in grid_records(places, name)]
-    for dataset, found in best_exact(_accuracies(tuned, "exact")).items():
-        exact[dataset] = {**{k: v for k, v in exact.get(dataset, {}).items() if k != STEPS}, **found}
-    so_far = Chosen(values={**values, "exact": exact})
-    known = read_places(places)
-    # Each experiment for itself: those with caps do not wait for those without.
-    for spec in (spec for spec in load_specs(places) if spec.id.startswith(_STEPS)):
-        for dataset, table in best_steps_at(spec.runs(so_far), known).items():
-            exact[dataset] = {**exact[dataset], STEPS: {**exact[dataset].get(STEPS, {}), **table}}
+    exact = _exact(places, values)
     tables = {"lemma1": lemma1, "exact": exact}
     values = {**{k: v for k, v in values.items() if k not in tables}, **tables}
     values["status"] = _status(places, Chosen(values=values))
     write_atomically(places.chosen, (_HEAD + toml_text(values)).encode())
     return values
+
+
+def _exact(places: Places, values: Mapping[str, Any]) -> dict[str, Any]:
+    """C, Q and the learning rate from the grids made for them, then the learning rates of each variant at each cost."""
+    specs = [spec for spec in load_specs(places) if spec.kind == "tuning"]
+    # The runs that tune steps have no say in C and Q: they look at other costs, and not for every C and Q.
+    tuned = [record for spec in specs if spec.id.startswith(_EXACT) for record in grid_records(places, spec.id)]
+    exact = dict(values.get("exact", {}))
+    for dataset, found in best_exact(_accuracies(tuned, "exact")).items():
+        before = exact.get(dataset, {})
+        same = all(before.get(name) == found[name] for name in ("clip_norm", "noise_weight"))
+        # Steps for another C or Q are worth nothing; else those of a cost stay until all of its grid is run.
+        kept = {name: value for name, value in before.items() if same or name != STEPS}
+        exact[dataset] = {**kept, **found}
+    known, so_far = read_places(places), Chosen(values={**values, "exact": exact})
+    # Each experiment for itself: JSAM with caps and the mechanisms without do not wait for each other.
+    for spec in (spec for spec in specs if spec.id.startswith(_STEPS)):
+        for dataset, table in best_steps_at(spec.runs(so_far), known).items():
+            steps = dict(exact[dataset].get(STEPS, {}))
+            for variant, by_cost in table.items():
+                steps[variant] = {**steps.get(variant, {}), **by_cost}
+            exact[dataset] = {**exact[dataset], STEPS: steps}
+    return exact
 
 
 def _status(places: Places, chosen: Chosen) -> str:
