@@ -360,6 +360,10 @@ def test_trials_side_by_side_give_what_single_runs_give(tmp_path: Path) -> None:
         expected.append(train(a_contract(), digits(seed).build(), settings, tmp_path / str(seed)).accuracy)
     found = dict(run_trials(trials, at_once=3))
     assert [found[i].accuracy for i in range(5)] == expected
+    rounds: list[int] = []
+    begun = dict(run_trials(trials, at_once=3, progress=rounds.append, late=lambda: bool(rounds)))
+    assert {i: result.accuracy for i, result in begun.items()} == dict(enumerate(expected[: len(begun)]))
+    assert 1 <= len(begun) <= 3
 
 
 def test_a_run_that_diverges_stops_and_says_so(tmp_path: Path) -> None:

@@ -62,3 +62,14 @@ def test_trials_that_must_come_to_the_same_are_run_once() -> None:
     assert results[3] is results[0]
     assert len({id(result) for result in results.values()}) == len({r.loss for r in results.values()}) == 4
     assert sum(rounds) == 5 * 8
+
+
+def test_when_it_is_late_nothing_is_begun_and_nothing_that_was_is_lost() -> None:
+    """It gets late in the midst of the first trial: its twin, which costs nothing, comes too."""
+    task, contract = small_task(), small_contract()
+    seeds = (5, 6, 5)
+    trials = [Trial(contract=contract, task=task, settings=small_settings(seed=seed)) for seed in seeds]
+    rounds: list[int] = []
+    results = dict(run_trials(trials, progress=rounds.append, late=lambda: len(rounds) > 3))
+    assert sorted(results) == [0, 2]
+    assert not dict(run_trials(trials, late=lambda: True))

@@ -105,9 +105,9 @@ def run(
     only: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Only runs whose name or key fits, as in '*/jsam/*seed0'.")
     ] = None,
-    limit_seconds: Annotated[float, typer.Option(help="Stop after this time, above 0; the next call goes on.")] = (
-        math.inf
-    ),
+    limit_seconds: Annotated[
+        float, typer.Option(help="Begin no run after this time, above 0; the next call goes on.")
+    ] = (math.inf),
     root: Root = None,
     output: Output = None,
 ) -> None:

@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
             command.add_argument("--precision", default="fp32", help="fp32, tf32 or bf16 (the latter two on cuda)")
             command.add_argument("--only", action="append", default=[], metavar="GLOB", help="runs by name or key")
-            command.add_argument("--limit-seconds", type=float, default=math.inf, help="stop after this time")
+            command.add_argument("--limit-seconds", type=float, default=math.inf, help="begin no run after this time")
     command = commands.add_parser("merge", help="bring in results from another machine")
     command.add_argument("folder", metavar="DIR")
     _places(command)

@@ -63,13 +63,17 @@ def run_specs(
     tell: Told,
     at_once: int = 1000,
 ) -> Outcome:
-    """Make what is missing, spec by spec, until all is there or time is up."""
+    """Make what is missing, spec by spec, until all is there or time is up; runs under way then are finished."""
     # Before η or losses are looked for: on a machine without the device that would be minutes for nothing.
     checked_precision(precision, device_named(device))
     if not limit_seconds > 0:
         raise InputError(f"limit_seconds is {limit_seconds:g}; it must be above 0")
     began, made, left = time.perf_counter(), 0, 0
     chosen, plans = Chosen.load(places.chosen), Plans.load(places.plans)
+
+    def late() -> bool:
+        return time.perf_counter() - began >= limit_seconds
+
     for spec in specs:
         if spec.kind == "planner":
             if read_planner(spec.id, places) is None:
@@ -79,7 +83,7 @@ def run_specs(
         wanted = missing(spec.runs(chosen), places, only)
         done, start = 0, time.perf_counter()
         path = places.output / f"{spec.id}.jsonl"
-        while done < len(wanted) and time.perf_counter() - began < limit_seconds:
+        while done < len(wanted) and not late():
             batch = wanted[done : done + at_once]
             tell(f"{spec.id}: {len(wanted) - done} runs to make")
             trials = [
@@ -87,12 +91,10 @@ def run_specs(
                 for c in batch
             ]
             clock = _Clock(len(wanted) - done, spec.id, tell)
-            for index, result in run_trials(trials):
+            for index, result in run_trials(trials, late=late):
                 append(path, Record(config=batch[index], result=stored_result(trials[index], result)))
                 made, done = made + 1, done + 1
                 clock.one_more(batch[index], result)
-                if time.perf_counter() - began > limit_seconds:
-                    break
         left += len(wanted) - done
         if done:
             add_sweep(

@@ -50,13 +50,15 @@ class Slots:
         self._block = max(len(b) for _, trial in trials for b in blocks_between(0, trial.settings))
         self._slots = [self._slot(first) for _ in range(min(count, len(trials)))]
 
-    def go(self, progress: Callable[[int], None]) -> Iterator[tuple[int, TrialResult]]:
-        """Results as they come; each slot has a couple of blocks queued at all times."""
+    def go(self, progress: Callable[[int], None], late: Callable[[], bool]) -> Iterator[tuple[int, TrialResult]]:
+        """Results as they come; each slot has a couple of blocks queued at all times. What waits when late is left."""
         running: dict[int, _Course] = {}
         try:
             while self._waiting or running:
                 for number, slot in enumerate(self._slots):
                     course = running.get(number)
+                    if late():
+                        self._waiting.clear()
                     if course is None and self._waiting:
                         course = running[number] = _Course(*self._waiting.popleft(), slot)
                     if course is None:

@@ -54,18 +54,23 @@ class TrialResult:
 
 
 def run_trials(
-    trials: Sequence[Trial], *, progress: Callable[[int], None] | None = None, at_once: int | None = None
+    trials: Sequence[Trial],
+    *,
+    progress: Callable[[int], None] | None = None,
+    at_once: int | None = None,
+    late: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, TrialResult]]:
     """(index, result) of each trial as it finishes; `progress` is told how many more rounds have been made.
 
     On CUDA, trials of one shape go side by side, `at_once` of them. Trials that must come to the same are run once.
+    When it is `late` no further trial is begun; those under way are finished.
     """
     tell = progress or (lambda rounds: None)
     twins: dict[Any, list[int]] = {}
     for index, trial in enumerate(trials):
         twins.setdefault(_what_matters(trial), []).append(index)
     others = {first: rest for first, *rest in twins.values()}
-    for first, result in _run_distinct([(index, trials[index]) for index in others], tell, at_once):
+    for first, result in _run_distinct([(index, trials[index]) for index in others], tell, at_once, late):
         yield first, result
         for index in others[first]:
             tell(trials[index].settings.rounds)
@@ -81,17 +86,24 @@ def _what_matters(trial: Trial) -> tuple[Any, ...]:
 
 
 def _run_distinct(
-    trials: Sequence[tuple[int, Trial]], tell: Callable[[int], None], at_once: int | None
+    trials: Sequence[tuple[int, Trial]],
+    tell: Callable[[int], None],
+    at_once: int | None,
+    late: Callable[[], bool],
 ) -> Iterator[tuple[int, TrialResult]]:
     alike: dict[Any, list[tuple[int, Trial]]] = {}
     for index, trial in trials:
         key = slot_key(trial)
+        if key is None and late():
+            return
         if key is None:
             yield index, _Run(trial).go(tell)
         else:
             alike.setdefault(key, []).append((index, trial))
     for group in alike.values():
-        yield from Slots(group, at_once or _slots_for(group[0][1])).go(tell)
+        if late():
+            return
+        yield from Slots(group, at_once or _slots_for(group[0][1])).go(tell, late)
 
 
 def _slots_for(trial: Trial) -> int:
