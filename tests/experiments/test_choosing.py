@@ -86,7 +86,7 @@ def test_the_choice_is_provisional_while_any_grid_is_not_run_in_full(places: Pla
     for _ in range(2):  # what is chosen first moves the grid of Q
         choose(places)
         store(places, "tuning-mnist", learns(0.1, 0.2))
-        for name in ("tuning-steps-mnist", "tuning-steps-cifar10", "tuning-steps-capped-mnist"):
+        for name in (spec.id for spec in load_specs(places, ["tuning-s*"])):
             store(places, name, learns(0.1, 0.2))
     assert chosen(places)["status"] == "by the rule"
     store(places, "tuning-cifar10", lambda c: None if c.c2 == 0.03 else learns(0.1, 0.2)(c))
@@ -156,16 +156,35 @@ def test_every_mechanism_has_its_own_step_at_every_cost_where_all_have_tried_all
     assert rates["fsbm-50", 3.0] == 3.0
 
 
-def test_steps_stay_while_a_wider_grid_is_being_run_and_go_with_another_q(places: Places) -> None:
+def test_a_wider_grid_of_steps_counts_where_all_of_it_is_run(places: Places) -> None:
     store(places, "tuning-exact-mnist", lambda c: 0.9 if c.noise_weight == 50 else 0.5)
     choose(places)
-    store(places, "tuning-steps-mnist", lambda c: 0.9 if c.learning_rate in (0.3, 3) else 0.4)
-    whole = chosen(places)["exact"]["mnist"]
-    assert whole["learning_rate_at"]["usbm"] == {"3": 0.3, "10": 0.3, "30": 0.3, "100": 0.3, "300": 3.0, "1000": 3.0}
-    store(places, "tuning-steps-mnist", lambda c: None if c.learning_rate == 3 else 0.7)
-    assert chosen(places)["exact"]["mnist"]["learning_rate_at"]["usbm"]["300"] == 3.0
+    store(places, "tuning-steps-mnist", lambda c: 0.9 if c.learning_rate == 1 else 0.4)
+    assert set(chosen(places)["exact"]["mnist"]["learning_rate_at"]["usbm"].values()) == {1.0}
+
+    def wider(config: RunConfig) -> float | None:
+        if config.cost == 30 and config.mechanism == "bbm-50" and config.learning_rate == 10:
+            return None
+        return 0.95 if config.learning_rate in (0.03, 10 if config.cost < 1000 else 30) else 0.4
+
+    store(places, "tuning-steps-wide-mnist", wider)
+    steps = chosen(places)["exact"]["mnist"]["learning_rate_at"]["usbm"]
+    assert steps == {"3": 0.03, "10": 0.03, "30": 1.0, "100": 10.0, "300": 1.0, "1000": 30.0}
     store(places, "tuning-exact-mnist", lambda c: 0.9 if c.noise_weight == 9 else 0.5)
     assert "learning_rate_at" not in chosen(places)["exact"]["mnist"]
+
+
+def test_the_choice_follows_from_the_runs_and_not_from_an_earlier_choice(places: Places) -> None:
+    """Else nobody could find it again."""
+    for name in ("tuning-mnist", "tuning-cifar10", "tuning-exact-mnist", "tuning-exact-cifar10"):
+        store(places, name, learns(0.03, 0.2))
+    first = chosen(places)
+    text = places.chosen.read_text()
+    assert "learning_rate_at" not in first["exact"]["mnist"]
+    changed = text.replace("[exact.mnist]", "[exact.mnist.learning_rate_at.usbm]\n30 = 7.0\n\n[exact.mnist]")
+    assert changed != text
+    places.chosen.write_text(changed)
+    assert chosen(places) == first
 
 
 def test_a_cap_has_steps_of_its_own_and_no_say_in_anything_else(places: Places) -> None:
@@ -175,16 +194,15 @@ def test_a_cap_has_steps_of_its_own_and_no_say_in_anything_else(places: Places) 
     store(places, "tuning-steps-mnist", lambda c: 0.9 if c.learning_rate == 1 else 0.4)
     uncapped = chosen(places)["exact"]["mnist"]["learning_rate_at"]
     assert uncapped["jsam"]["10"] == 1.0
-    capped = {0.1: 0.3, 0.2: 1.0, 0.4: 0.1}
-    store(places, "tuning-steps-capped-mnist", lambda c: 0.99 if c.learning_rate == capped[cap_of(c)] else 0.0)
+    capped: dict[float | None, float] = {0.1: 0.3, 0.2: 1.0, 0.4: 0.1, None: 3.0}
+    store(places, "tuning-steps-variants-mnist", lambda c: 0.99 if c.learning_rate == capped[cap_of(c)] else 0.0)
     after = chosen(places)["exact"]["mnist"]
     assert {name: after[name] for name in before} == before
     assert {name: after["learning_rate_at"][name] for name in uncapped} == uncapped
-    (panels,) = load_specs(places, ["capped-mnist"])
+    (panels,) = load_specs(places, ["variants-mnist"])
     rates = {(cap_of(c), c.cost): c.learning_rate for c in panels.runs(Chosen.load(places.chosen))}
     assert {cap: rates[cap, 10.0] for cap in capped} == capped
 
 
-def cap_of(config: RunConfig) -> float:
-    assert config.max_selection_prob is not None
+def cap_of(config: RunConfig) -> float | None:
     return config.max_selection_prob

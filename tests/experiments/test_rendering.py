@@ -15,7 +15,7 @@ import pytest
 from jsam.cli import main
 from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
-from jsam.experiments.pictures import _tuning, _with_caps, noise_weight_panels, pictures_of
+from jsam.experiments.pictures import _tuning, _variants, noise_weight_panels, pictures_of
 from jsam.experiments.places import Places
 from jsam.experiments.results import Results
 from jsam.experiments.spec import load_specs
@@ -185,7 +185,8 @@ def test_panels_say_whose_cost_is_drawn_and_the_bound_how_few_runs_there_are(
     store(places, "panels-mnist", lambda c: 0.9 - c.cost / 100 if c.similarity == 100 or c.cost == 1 else None)
     pictures_of(Results(places))
     assert drawn["panels_picture"] == ["cost of the drawn clients\n(mean over seeds)"]
-    assert drawn["scatter_picture"] == ["s = 100, ρ = -1.00", *(f"s = {s}, only 18 runs" for s in (70, 30, 0))]
+    few = [f"s = {s}, only 18 runs" for s in (70, 30, 0)]
+    assert drawn["scatter_picture"] == ["s = 100, ρ = -1.00", *few, "s = 100, ρ = +1.00", *few]
 
 
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,11 +225,17 @@ def test_render_without_matplotlib_is_one_line(
 
 def test_caps_are_drawn_beside_the_panels_once_one_was_tried(places: Places) -> None:
     store(places, "exact-mnist", lambda c: 0.5)
-    assert "capped-mnist" not in {picture.name for picture in pictures_of(Results(places))}
-    store(places, "capped-mnist", lambda c: 0.6 if c.max_selection_prob == 0.1 else None)
-    assert "capped-mnist" in {picture.name for picture in pictures_of(Results(places))}
-    curves = _with_caps(Results(places))
-    assert list(curves) == ["jsam", "fsbm-50", *(f"jsam with p ≤ {cap}" for cap in (0.1, 0.2, 0.4))]
+    assert "variants-mnist" not in {picture.name for picture in pictures_of(Results(places))}
+    store(places, "variants-mnist", lambda c: 0.6 if c.max_selection_prob == 0.1 else None)
+    assert "variants-mnist" in {picture.name for picture in pictures_of(Results(places))}
+    curves = _variants(Results(places))
+    assert list(curves) == [
+        "jsam",
+        "fsbm-50",
+        *(f"jsam with p ≤ {cap}" for cap in (0.1, 0.2, 0.4)),
+        "fsbm-25",
+        "fsbm-10",
+    ]
     costs = [{cell.config.cost for cell in curves[name]} for name in ("fsbm-50", "jsam with p ≤ 0.1")]
     assert costs[0] == costs[1]
 

@@ -1,4 +1,4 @@
-"""What the paper leaves open, chosen by a rule on held-out images. It looks at JSAM alone, never at a baseline.
+"""What the paper leaves open, chosen by a rule on held-out images. Up to its last sentence it looks at JSAM alone.
 
 - Q: the whole number nearest to the geometric middle of those that put both of the paper's numbers of selected clients
   inside the 95% band over draws. It needs no training.
@@ -173,7 +173,8 @@ def choose(places: Places) -> dict[str, Any]:
     weight = fitting_noise_weight(places)
     if weight is not None:
         values["noise_weight"] = weight
-    tuned = [record for record in tuning_records(places) if record.config.noise_weight == values["noise_weight"]]
+    grids = [record for name in ("tuning-mnist", "tuning-cifar10") for record in grid_records(places, name)]
+    tuned = [record for record in grids if record.config.noise_weight == values["noise_weight"]]
     lemma1 = dict(values.get("lemma1", {}))
     best = best_steps(_accuracies(tuned, "lemma1"))
     c2 = best_c2(best)
@@ -202,13 +203,9 @@ def _exact(places: Places, values: Mapping[str, Any]) -> dict[str, Any]:
     tuned = [record for spec in specs if spec.id.startswith(_EXACT) for record in grid_records(places, spec.id)]
     exact = dict(values.get("exact", {}))
     for dataset, found in best_exact(_accuracies(tuned, "exact")).items():
-        before = exact.get(dataset, {})
-        same = all(before.get(name) == found[name] for name in ("clip_norm", "noise_weight"))
-        # Steps for another C or Q are worth nothing; else those of a cost stay until all of its grid is run.
-        kept = {name: value for name, value in before.items() if same or name != STEPS}
-        exact[dataset] = {**kept, **found}
+        exact[dataset] = {**{name: value for name, value in exact.get(dataset, {}).items() if name != STEPS}, **found}
     known, so_far = read_places(places), Chosen(values={**values, "exact": exact})
-    # Each experiment for itself: JSAM with caps and the mechanisms without do not wait for each other.
+    # Each grid for itself, the later over the earlier: a wider one counts at a cost as soon as all of it is run there.
     for spec in (spec for spec in specs if spec.id.startswith(_STEPS)):
         for dataset, table in best_steps_at(spec.runs(so_far), known).items():
             steps = dict(exact[dataset].get(STEPS, {}))

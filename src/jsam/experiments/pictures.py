@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jsam.experiments import published
-from jsam.experiments.bound_claims import rank_correlations
+from jsam.experiments.bound_claims import Correlations, rank_correlations
 from jsam.experiments.choosing import LOW_COST
 from jsam.experiments.chosen import CHOSEN
 from jsam.experiments.results import Results
+from jsam.experiments.store import Record
 from jsam.experiments.tabulate import Cell
 from jsam.experiments.verdicts import NAMES
 from jsam.report.paper_figures import (
@@ -25,6 +26,17 @@ from jsam.report.paper_figures import (
 )
 
 ACCURACY, HELD = "test accuracy (%)", "held-out accuracy (%)"
+_AGAINST_THE_BOUND: tuple[tuple[str, str, str, Callable[[Record], float | None], Callable[[Correlations], float]], ...]
+_AGAINST_THE_BOUND = (
+    ("", "accuracy", ACCURACY, lambda record: 100 * record.result["accuracy"], lambda found: found.accuracy),
+    (
+        "gradient-",
+        "norm of the clipped mean gradient, mean over rounds,",
+        "gradient norm",
+        lambda record: record.result.get("gradient_norm"),
+        lambda found: found.gradient_norm,
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +61,10 @@ def pictures_of(results: Results) -> list[Picture]:
         content = _panels(results, f"exact-{dataset}", log=True)
         if content is not None:
             found.append(Picture(name=f"exact-{dataset}", caption=caption, content=content))
-    content = _panels_of(_with_caps(results), log=True) if results.stored("capped-mnist")[0] else None
+    content = _panels_of(_variants(results), log=True) if results.stored("variants-mnist")[0] else None
     if content is not None:
-        caption = "MNIST with exact accounting: JSAM with and without a cap on p, and FSBM-50."
-        found.append(Picture(name="capped-mnist", caption=caption, content=content))
+        caption = "MNIST with exact accounting: JSAM with and without a cap on p, FSBM with fewer clients."
+        found.append(Picture(name="variants-mnist", caption=caption, content=content))
     straggler = _straggler(results)
     if not straggler.empty:
         content = panels_picture([straggler], x_label="ε of one client (log scale)", y_label=ACCURACY, log=True)
@@ -67,6 +79,13 @@ def pictures_of(results: Results) -> list[Picture]:
                 f"{name}: held-out accuracy of JSAM against the step; dash-dotted without momentum, else with 0.9."
             )
             found.append(Picture(name=f"tuning-{dataset}", caption=caption, content=content))
+    shorter = _shorter(results)
+    if shorter:
+        content = panels_picture(shorter, x_label="learning rate (log scale)", y_label=HELD, log=True)
+        caption = (
+            "MNIST at low cost, s = 100: held-out accuracy of each mechanism against the step, all else as chosen."
+        )
+        found.append(Picture(name="tuning-shorter-mnist", caption=caption, content=content))
     weights = noise_weight_panels(results)
     if any(len(points) > 1 for panel in weights for points in panel.curves.values()):
         content = panels_picture(weights, x_label="Q (log scale)", y_label=HELD, log=True)
@@ -84,11 +103,12 @@ def pictures_of(results: Results) -> list[Picture]:
         if stored is not None:
             found.append(Picture(name=name, caption=caption, content=draw(stored)))
     for dataset, name in NAMES.items():
-        groups = _bound_points(results.cells(f"panels-{dataset}"))
-        if groups:
-            content = scatter_picture(groups, x_label="loss bound (log scale)", y_label=ACCURACY)
-            caption = f"{name}: accuracy against the planner's loss bound, a dot a run."
-            found.append(Picture(name=f"bound-{dataset}", caption=caption, content=content))
+        for suffix, what, label, value, rank in _AGAINST_THE_BOUND:
+            groups = _bound_points(results.cells(f"panels-{dataset}"), value, rank)
+            if groups:
+                content = scatter_picture(groups, x_label="loss bound (log scale)", y_label=label)
+                caption = f"{name}: {what} against the planner's loss bound, a dot a run."
+                found.append(Picture(name=f"bound-{suffix}{dataset}", caption=caption, content=content))
     return found
 
 
@@ -98,14 +118,16 @@ def _panels(results: Results, spec_id: str, *, log: bool = False) -> bytes | Non
     return _panels_of(curves, log=log)
 
 
-def _with_caps(results: Results) -> dict[str, list[Cell]]:
-    """JSAM and FSBM-50 of the exact panels at the costs at which JSAM was tried with caps, and JSAM with each cap."""
-    capped = results.cells("capped-mnist")
-    costs = {cell.config.cost for cell in capped}
+def _variants(results: Results) -> dict[str, list[Cell]]:
+    """JSAM and FSBM-50 of the exact panels at the costs at which variants were tried, and each variant."""
+    variants = results.cells("variants-mnist")
+    costs = {cell.config.cost for cell in variants}
     plain = [cell for cell in results.cells("exact-mnist") if cell.config.cost in costs]
     curves = {name: [cell for cell in plain if cell.config.mechanism == name] for name in ("jsam", "fsbm-50")}
-    for cell in capped:
-        curves.setdefault(f"jsam with p ≤ {cell.config.max_selection_prob:g}", []).append(cell)
+    for cell in variants:
+        cap = cell.config.max_selection_prob
+        label = cell.config.mechanism if cap is None else f"jsam with p ≤ {cap:g}"
+        curves.setdefault(label, []).append(cell)
     return curves
 
 
@@ -170,6 +192,19 @@ def _tuning(results: Results, dataset: str) -> list[Panel]:
     return [Panel(title=title, curves=curves) for title, curves in panels.items()]
 
 
+def _shorter(results: Results) -> list[Panel]:
+    """A panel for each cost, a curve for each mechanism; none while hardly anything is run."""
+    there, wanted = results.stored("tuning-shorter-mnist")
+    if 2 * there < wanted:
+        return []
+    panels: dict[float, dict[str, list[Point]]] = {}
+    for cell in sorted(results.cells("tuning-shorter-mnist"), key=lambda cell: cell.config.learning_rate):
+        c = cell.config
+        curve = panels.setdefault(c.cost, {}).setdefault(c.mechanism, [])
+        curve.append(Point(x=c.learning_rate, mean=cell.accuracy_mean))
+    return [Panel(title=f"cost {cost:g}", curves=panels[cost]) for cost in sorted(panels)]
+
+
 def noise_weight_panels(results: Results) -> list[Panel]:
     """A curve for each cost, of all held-out runs of JSAM that differ from the chosen settings in Q alone."""
     settings = ("c2", "clip_norm", "learning_rate", "learning_rate_schedule", "momentum")
@@ -197,14 +232,18 @@ def _chosen_weight(results: Results) -> float:
     return float(results.chosen.values["noise_weight"])
 
 
-def _bound_points(cells: Sequence[Cell]) -> dict[str, list[tuple[float, float]]]:
+def _bound_points(
+    cells: Sequence[Cell], value: Callable[[Record], float | None], rank: Callable[[Correlations], float]
+) -> dict[str, list[tuple[float, float]]]:
     groups: dict[str, list[tuple[float, float]]] = {}
     for similarity, found in rank_correlations(cells).items():
-        rank = f"ρ = {found.accuracy:+.2f}" if found.enough else f"only {found.runs} runs"
-        groups[f"s = {similarity:g}, {rank}"] = [
-            (record.result["loss_bound"], 100 * record.result["accuracy"])
+        title = f"ρ = {rank(found):+.2f}" if found.enough else f"only {found.runs} runs"
+        groups[f"s = {similarity:g}, {title}"] = [
+            (bound, height)
             for cell in cells
             for record in cell.records
-            if cell.config.similarity == similarity and record.result.get("loss_bound") is not None
+            if cell.config.similarity == similarity
+            and (bound := record.result.get("loss_bound")) is not None
+            and (height := value(record)) is not None
         ]
     return groups

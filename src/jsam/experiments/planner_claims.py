@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.stats import binom
 
 from jsam.experiments import published
 from jsam.experiments.results import Results
-from jsam.experiments.verdicts import FAILS, HOLDS, NOT_RUN, Claim
+from jsam.experiments.verdicts import FAILS, HOLDS, NOISE, NOT_RUN, Claim
 
 _FLAT = 1e-3  # of the steepest slope; stored numbers have six digits
 
@@ -93,7 +94,7 @@ def _cost_columns(results: Results) -> list[Claim]:
         Claim(
             source="Tables",
             statement=f"Cost of {pair.replace('/', ' over ')} inside the 95% band over draws",
-            verdict=HOLDS if found["inside"] else FAILS,
+            verdict=_ratio_verdict(pair, found),
             numbers=f"{_papers_ratio(pair, found)}; ours {found['mean']:.4f}, "
             f"band {found['band'][0]:.3f}–{found['band'][-1]:.3f}",
         )
@@ -101,13 +102,27 @@ def _cost_columns(results: Results) -> list[Claim]:
     ]
 
 
+def _papers_ratios(pair: str, found: Mapping[str, Any]) -> tuple[int, int]:
+    """How many of the paper's ratios are inside the band, and how many there are: BBM has one in every column."""
+    ratios = published.bbm_cost_ratios() if pair == "bbm-50/usbm" else [found["paper"]]
+    return sum(found["band"][0] <= ratio <= found["band"][-1] for ratio in ratios), len(ratios)
+
+
+def _ratio_verdict(pair: str, found: Mapping[str, Any]) -> str:
+    inside, there = _papers_ratios(pair, found)
+    if inside == there:
+        return HOLDS
+    # One draw in twenty lies outside its band by chance, so one or two of eight may.
+    return NOISE if found["inside"] and binom.sf(there - inside - 1, there, 0.05) > 0.05 else FAILS
+
+
 def _papers_ratio(pair: str, found: Mapping[str, Any]) -> str:
-    """The paper's ratio; of BBM, which has a cost of its own in every column, the mean and how many are inside."""
-    if pair != "bbm-50/usbm":
-        return f"paper {found['paper']:.4f}"
-    ratios = published.bbm_cost_ratios()
-    inside = sum(found["band"][0] <= ratio <= found["band"][-1] for ratio in ratios)
-    return f"paper's mean {found['paper']:.4f}, {inside} of its {len(ratios)} values in the band"
+    inside, there = _papers_ratios(pair, found)
+    return (
+        f"paper {found['paper']:.4f}"
+        if there == 1
+        else (f"paper's mean {found['paper']:.4f}, {inside} of its {there} values in the band")
+    )
 
 
 def _dearest(results: Results) -> Claim:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
 from jsam.experiments import published
+from jsam.experiments.chosen import STEPS
 from jsam.experiments.claims import GAIN_COSTS, all_claims
 from jsam.experiments.pictures import Picture, pictures_of
 from jsam.experiments.places import Places
@@ -21,9 +23,10 @@ from jsam.report.files import write_atomically
 from jsam.report.plain import csv_text
 
 LEVELS = {"mnist": (80.0, 90.0, 95.0), "cifar10": (40.0, 50.0, 60.0)}
-SUMMARY = ("data set", "s", "JSAM at cost 590", "in the paper", "JSAM − USBM at costs 1 to 3")
+SUMMARY = ("data set", "s", "JSAM at cost 590", "in the paper", "its exact ε", "JSAM − USBM at costs 1 to 3")
 ROWS = "rows.csv"
 NOT_YET = "*Not run yet.*\n"
+STEPS_HEAD = ("data set", "mechanism", "learning rate at each cost")
 STOCK = ("experiment", "runs", "device time")
 REACHED = ("data set", "s", "accuracy", *published.MECHANISMS)
 
@@ -102,6 +105,7 @@ def _page(results: Results, pictures: Sequence[Picture], claims: Sequence[Claim]
     sections.append(
         page.section("Values that the paper does not give", page.table(("name", "value"), _chosen(results)))
     )
+    sections.append(page.section("Learning rates under exact accounting", page.table(STEPS_HEAD, _steps(results))))
     return page.page("The paper, reproduced", "Every number comes from a stored run; a dash was not run.", *sections)
 
 
@@ -129,7 +133,13 @@ def _gain(gain: Difference | None) -> str:
         if gain.complete
         else f" so far ({gain.settings} of {len(GAIN_COSTS)} costs, {gain.seeds} seed{'s' * (gain.seeds > 1)})"
     )
-    return f"{gain.mean:+.1f}{so_far}"
+    error = "" if math.isinf(gain.error) else f" ± {gain.error:.1f}"
+    return f"{gain.mean:+.1f}{error}{so_far}"
+
+
+def _largest_epsilon(cell: Cell) -> str:
+    found = cell.values("epsilon_exact_max")
+    return f"{max(found):.2g}" if found else "–"
 
 
 def _summary(results: Results) -> list[list[str]]:
@@ -148,6 +158,7 @@ def _summary(results: Results) -> list[list[str]]:
                         f"{c.similarity:g}",
                         "–" if ours is None else f"{ours:.2f}",
                         "–" if paper is None else f"{paper:.2f}",
+                        _largest_epsilon(cell),
                         _gain(gain),
                     ]
                 )
@@ -157,10 +168,24 @@ def _summary(results: Results) -> list[list[str]]:
 def _chosen(results: Results) -> list[tuple[str, Sequence[str]]]:
     def flat(values: object, prefix: str = "") -> list[tuple[str, str]]:
         if isinstance(values, dict):
-            return [pair for key, item in values.items() for pair in flat(item, f"{prefix} {key}".strip())]
+            return [
+                pair for key, item in values.items() if key != STEPS for pair in flat(item, f"{prefix} {key}".strip())
+            ]
         return [(prefix, str(values))]
 
     return [("", pair) for pair in flat(dict(results.chosen.values))]
+
+
+def _steps(results: Results) -> list[tuple[str, Sequence[str]]]:
+    """The learning rates of each mechanism by cost, under exact accounting."""
+    rows: list[tuple[str, Sequence[str]]] = []
+    for dataset, name in NAMES.items():
+        tables = results.chosen.values.get("exact", {}).get(dataset, {}).get(STEPS, {})
+        costs = sorted({cost for table in tables.values() for cost in table}, key=float)
+        for variant, table in tables.items():
+            rates = [f"{cost}: {table[cost]:g}" for cost in costs if cost in table]
+            rows.append(("", (name, variant, ", ".join(rates))))
+    return rows
 
 
 def _documentation(text: str, results: Results, claims: Sequence[Claim], pictures: Sequence[Picture]) -> str:
@@ -182,6 +207,7 @@ def _documentation(text: str, results: Results, claims: Sequence[Claim], picture
         "stock": _markdown(STOCK, [cells for _, cells in _stock(results)]),
         "summary": _markdown(SUMMARY, _summary(results)),
         "chosen": _markdown(("name", "value"), [cells for _, cells in _chosen(results)]),
+        "steps": _markdown(STEPS_HEAD, [cells for _, cells in _steps(results)]),
         **{f"table-{dataset}": _markdown(READABLE, rows_of(results, f"table-{dataset}")) for dataset in NAMES},
     }
     for name, content in parts.items():
