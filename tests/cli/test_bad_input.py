@@ -105,24 +105,24 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "M zero": ("--prior uniform:0,1 --loss-weight 5 --mechanism fsbm-0", "1 to 3 are possible"),
     "bbm without losses": ("--prior uniform:0,1 --loss-weight 5 --mechanism bbm-2", "loss"),
     "no probabilities": ("--prior uniform:0,1 --loss-weight 5 --mechanism usbm-compensated", "'selection_prob'"),
-    "loss weight 0": ("--prior uniform:0,1 --loss-weight 0", "loss_weight is 0"),
-    "loss weight nan": ("--prior uniform:0,1 --loss-weight nan", "loss_weight is nan"),
+    "loss weight 0": ("--prior uniform:0,1 --loss-weight 0", "--loss-weight is 0"),
+    "loss weight nan": ("--prior uniform:0,1 --loss-weight nan", "--loss-weight is nan"),
     "loss weight text": ("--prior uniform:0,1 --loss-weight much", "'much'"),
     "loss weight huge": ("--prior uniform:0,1 --loss-weight 1e308", "too large for floating-point"),
     "parameter twice": ("--prior lognorm:s=0.5,s=0.6 --loss-weight 5", "'s' is given twice"),
-    "cap on ε tiny": ("--prior uniform:0,1 --loss-weight 5 --max-epsilon 1e-200", "max_epsilon is 1e-200"),
-    "cap on ε tiny under a budget": ("--prior uniform:0,1 --budget 5 --max-epsilon 1e-200", "max_epsilon is 1e-200"),
+    "cap on ε tiny": ("--prior uniform:0,1 --loss-weight 5 --max-epsilon 1e-200", "--max-epsilon is 1e-200"),
+    "cap on ε tiny under a budget": ("--prior uniform:0,1 --budget 5 --max-epsilon 1e-200", "--max-epsilon is 1e-200"),
     "bias weight huge": ("--prior uniform:0,1 --loss-weight 5 --bias-weight 1e160 --mechanism fsbm-2", "1e+160"),
     "budget tiny": ("--prior uniform:0,1 --budget 1e-300", "--budget 1e-300 cannot be turned into a loss weight"),
-    "budget 0": ("--prior uniform:0,1 --budget 0", "budget is 0"),
-    "budget infinite": ("--prior uniform:0,1 --budget inf", "budget is inf"),
+    "budget 0": ("--prior uniform:0,1 --budget 0", "--budget is 0"),
+    "budget infinite": ("--prior uniform:0,1 --budget inf", "--budget is inf"),
     "probability 1": ("--prior uniform:0,1 --budget 3 --budget-probability 1", "between 0 and 1"),
     "probability alone": ("--prior uniform:0,1 --loss-weight 3 --budget-probability 0.5", "needs --budget"),
-    "noise weight": ("--prior uniform:0,1 --loss-weight 5 --noise-weight 0", "noise_weight is 0"),
-    "bias weight": ("--prior uniform:0,1 --loss-weight 5 --bias-weight -1", "bias_weight is -1"),
+    "noise weight": ("--prior uniform:0,1 --loss-weight 5 --noise-weight 0", "--noise-weight is 0"),
+    "bias weight": ("--prior uniform:0,1 --loss-weight 5 --bias-weight -1", "--bias-weight is -1"),
     "cap under 1/N": ("--prior uniform:0,1 --loss-weight 5 --max-selection-prob 0.3", "1/3"),
-    "cap above 1": ("--prior uniform:0,1 --loss-weight 5 --max-selection-prob 1.5", "max_selection_prob is 1.5"),
-    "cap on ε": ("--prior uniform:0,1 --loss-weight 5 --max-epsilon 0", "max_epsilon is 0"),
+    "cap above 1": ("--prior uniform:0,1 --loss-weight 5 --max-selection-prob 1.5", "--max-selection-prob is 1.5"),
+    "cap on ε": ("--prior uniform:0,1 --loss-weight 5 --max-epsilon 0", "--max-epsilon is 0"),
     "divergent payments": ("--prior halfcauchy --loss-weight 5 --mechanism usbm", "diverge"),
     "seed": ("--prior uniform:0,1 --loss-weight 5 --seed -1", "--seed"),
     "format": ("--prior uniform:0,1 --loss-weight 5 --format xml", "'xml'"),
@@ -253,7 +253,7 @@ def test_a_result_that_cannot_be_written_leaves_no_picture(
 
 
 def test_comparing_refuses_what_no_mechanism_could_do(run: Run, clients: WriteClients) -> None:
-    for options, wanted in [("--max-selection-prob 0.1", "1/3"), ("--noise-weight -1", "noise_weight is -1")]:
+    for options, wanted in [("--max-selection-prob 0.1", "1/3"), ("--noise-weight -1", "--noise-weight is -1")]:
         result = run("compare", clients(GOOD), *UNIFORM, *options.split())
         assert result.code == 2
         assert wanted in result.err

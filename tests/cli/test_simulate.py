@@ -167,12 +167,12 @@ def test_tensorboard_files_are_written_if_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([*ECONOMY, "--clip-norm", "0"], "clip_norm is 0"),
-        ([*ECONOMY, "--per-round", "0"], "per_round is 0"),
-        ([*ECONOMY, "--delta", "2"], "delta is 2"),
+        ([*ECONOMY, "--clip-norm", "0"], "--clip-norm is 0"),
+        ([*ECONOMY, "--per-round", "0"], "--per-round is 0"),
+        ([*ECONOMY, "--delta", "2"], "--delta is 2"),
         ([*ECONOMY, "--device", "cuda:9"], "cuda:9"),
         ([*ECONOMY, "--device", "abacus"], "abacus"),
-        ([*ECONOMY, "--noise", "lemma1"], "without c2"),
+        ([*ECONOMY, "--noise", "lemma1"], "without --c2"),
         ([*ECONOMY, "--dataset", "imagenet"], "data set 'imagenet' is unknown"),
         ([*ECONOMY, "--clients", "0"], "--clients is 0"),
         # Before a plan for so many, which would take minutes.
@@ -216,7 +216,7 @@ def test_a_folder_with_a_wrong_checksum_is_named(
 
 def test_warnings_are_lines_and_the_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *SMALL, *ECONOMY, "--delta", "0.1", "--output", str(tmp_path / "a")]) == 0
-    assert "warning: delta is 0.1, not below 1/150" in capsys.readouterr().err
+    assert "warning: --delta is 0.1, not below 1/150" in capsys.readouterr().err
     poor = ["--loss-weight", "0.001", "--max-epsilon", "10"]
     assert main(["simulate", *SMALL, *poor, "--output", str(tmp_path / "b")]) == 0
     assert "warning: the budget is too small to train on" in capsys.readouterr().err
@@ -266,7 +266,7 @@ def test_calibrate_prints_the_documented_json(capsys: pytest.CaptureFixture[str]
     [
         (["--epsilon", "0"], "--epsilon is 0"),
         (["--epsilon", "1", "--participations", "0"], "--participations is 0"),
-        (["--epsilon", "1", "--delta", "1"], "delta is 1"),
+        (["--epsilon", "1", "--delta", "1"], "--delta is 1"),
         (["--epsilon", "1", "--c2", "1"], "only noise 'lemma1' takes it"),
     ],
 )
@@ -293,8 +293,8 @@ def test_data_list_and_partition(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rounds", "0"], "rounds is 0"),
-        (["--budget", "-1"], "budget is -1"),
+        (["--rounds", "0"], "--rounds is 0"),
+        (["--budget", "-1"], "--budget is -1"),
         (["--dataset", "cifar10"], "knows mnist"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
@@ -42,8 +43,8 @@ def calibrate(
 
     if participations < 1:
         raise InputError(f"--participations is {participations}; it must be at least 1")
-    if epsilon <= 0:
-        raise InputError(f"--epsilon is {epsilon:g}; it must be above 0")
+    if not 0 < epsilon < math.inf:
+        raise InputError(f"--epsilon is {epsilon:g}; it must be a finite number above 0")
     multiplier = noise_multiplier(epsilon, delta, participations, noise=noise.value, c2=c2, adjacency=adjacency.value)
     content: dict[str, object] = {
         "noise_multiplier": multiplier,

@@ -13,6 +13,7 @@ from jsam.cli.inputs import Inputs
 from jsam.cli.options import ECONOMY, ClientsFile, EconomyOptions, PlotFile, ResultOptions, with_options
 from jsam.cli.output import Format, check_targets, chosen_format, deliver, progress_bar, rendered
 from jsam.cli.plan import planned
+from jsam.cli.wording import in_options
 from jsam.errors import InputError
 from jsam.mechanism.contract import Contract
 from jsam.report.plain import csv_text, json_text
@@ -108,7 +109,7 @@ def _rows(inputs: Inputs, names: Sequence[str]) -> list[dict[str, Any]]:
             rows.append({**_record(contract), "error": None})
         except InputError as error:
             errors.append(error)
-            rows.append({**dict.fromkeys(COLUMNS), "mechanism": name, "error": str(error)})
+            rows.append({**dict.fromkeys(COLUMNS), "mechanism": name, "error": in_options(str(error))})
     if len(errors) == len(rows):
         raise errors[0]
     return rows

@@ -14,7 +14,7 @@ from jsam.cli.demo_screen import Told, show, verdict
 from jsam.cli.options import RESULT, WEIGHTS, EconomyOptions, with_options
 from jsam.cli.output import say
 from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_torch, settled, warnings_as_lines
-from jsam.cli.simulate import simulated_contract
+from jsam.cli.simulate import checked_planner, simulated_contract
 from jsam.errors import InputError
 
 if TYPE_CHECKING:
@@ -101,6 +101,8 @@ def demo(
         max_epsilon=max_epsilon,
         seed=seed,
     )
+    for name in MECHANISMS:
+        checked_planner(name, story.num_clients, economy)
     output = _fresh(output)
     who = f"{story.num_clients} clients report, {' and '.join(MECHANISMS)} plan for a cost of {economy.budget:g}"
     say(f"1/3  Planning: {who}")

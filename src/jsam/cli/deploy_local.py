@@ -13,6 +13,7 @@ import typer
 from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, with_options
 from jsam.cli.output import EXIT_BAD_INPUT, PageFormat, deliver, fail, rendered, say
 from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_torch
+from jsam.cli.wording import in_options
 from jsam.errors import InputError, install_hint
 from jsam.report.plain import json_text
 
@@ -113,7 +114,7 @@ def deploy_local(
         raise
     deliver(_text(result, folder, time.monotonic() - began, format), None)
     if result.failure is not None:
-        fail(result.failure)
+        fail(in_options(result.failure))
     if not result.kept:
         raise typer.Exit(EXIT_VIOLATION)
     if result.failure is not None:

@@ -27,6 +27,7 @@ from jsam.errors import InputError
 
 if TYPE_CHECKING:
     from jsam.mechanism.contract import Contract
+    from jsam.mechanism.mechanisms.base import RangeMechanism
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -146,18 +147,17 @@ def _contract(file: Path | None, clients: str, mechanism: str, economy: EconomyO
     return planned(inputs, mechanism, payments=True)[0]
 
 
-def simulated_contract(mechanism: str, num_clients: int, economy: EconomyOptions, label: str = "") -> Contract:
-    """A contract for clients whose reports are drawn from the prior."""
-    from jsam.mechanism.budgeting import loss_weight_for_budget
-    from jsam.mechanism.market import Market
-    from jsam.mechanism.mechanisms import mechanism_named, plan
-    from jsam.mechanism.priors import parse_prior
-    from jsam.training.reports import draw_sensitivities
+def checked_planner(mechanism: str, num_clients: int, economy: EconomyOptions) -> RangeMechanism:
+    """The mechanism; under a budget, whose sense is checked too, its loss weight is still to be set."""
+    from jsam.mechanism.budgeting import check_budget
+    from jsam.mechanism.mechanisms import mechanism_named
 
     if num_clients < 1:
         raise InputError(f"--clients is {num_clients}; it must be at least 1")
-    prior = parse_prior(economy.prior or DEFAULT_PRIOR)
+    if economy.budget is not None:
+        check_budget(economy.budget, economy.budget_probability)
     settings: dict[str, Any] = {
+        "loss_weight": 1.0 if economy.loss_weight is None else economy.loss_weight,
         "noise_weight": economy.noise_weight,
         "bias_weight": economy.bias_weight,
         "max_epsilon": economy.max_epsilon,
@@ -165,7 +165,22 @@ def simulated_contract(mechanism: str, num_clients: int, economy: EconomyOptions
     # A cap on p binds the mechanisms that choose p.
     if mechanism.startswith("jsam"):
         settings["max_selection_prob"] = economy.max_selection_prob
-    planner = mechanism_named(mechanism, loss_weight=economy.loss_weight or 1.0, **settings)
+    planner = mechanism_named(mechanism, **settings)
+    if planner.max_selection_prob is not None:
+        planner.rule(num_clients)  # refuses a cap under which so many clients cannot share all draws
+    return planner
+
+
+def simulated_contract(mechanism: str, num_clients: int, economy: EconomyOptions, label: str = "") -> Contract:
+    """A contract for clients whose reports are drawn from the prior."""
+    from jsam.mechanism.budgeting import loss_weight_for_budget
+    from jsam.mechanism.market import Market
+    from jsam.mechanism.mechanisms import plan
+    from jsam.mechanism.priors import parse_prior
+    from jsam.training.reports import draw_sensitivities
+
+    planner = checked_planner(mechanism, num_clients, economy)
+    prior = parse_prior(economy.prior or DEFAULT_PRIOR)
     if economy.budget is not None:
         with progress_bar(f"Budget of {label or mechanism}", after=0.3) as bar:
             bought = loss_weight_for_budget(

@@ -53,7 +53,7 @@ def verify_contract(
             rich_help_panel=OWN,
         ),
     ] = None,
-    loss_weight: Annotated[
+    recomputed: Annotated[
         bool | None,
         typer.Option(
             "--check-loss-weight/--no-check-loss-weight",
@@ -79,11 +79,11 @@ def verify_contract(
     if ledger is not None and policy is None:
         raise InputError("--ledger needs --policy: it counts towards the policy's total")
     offered, limits = Terms.load(terms), None if policy is None else Policy.load(policy)
-    if loss_weight is None:
-        loss_weight = limits is None or limits.check_loss_weight
+    if recomputed is None:
+        recomputed = limits is None or limits.check_loss_weight
     found = verify(offered, sensitivity, samples)
     checks = [check.as_dict() for check in found.checks]
-    if loss_weight:
+    if recomputed:
         checks.append(check_loss_weight_apart(offered).as_dict())
     if limits is not None:
         checks += _policy_checks(offered, limits, ledger)
