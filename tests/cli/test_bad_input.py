@@ -195,6 +195,36 @@ def test_targets_that_cannot_be_written(run: Run, clients: WriteClients, tmp_pat
     assert os.listdir(tmp_path) == ["clients.csv"]
 
 
+OUTPUTS: dict[str, tuple[str, ...]] = {
+    "plan": ("plan", "{clients}", *UNIFORM),
+    "compare": ("compare", "{clients}", *UNIFORM),
+    "audit": ("audit", "{clients}", *UNIFORM),
+    "calibrate": ("calibrate", "--epsilon", "1"),
+    "data list": ("data", "list"),
+    "data partition": ("data", "partition", "digits"),
+    "report": ("report", "{folder}"),
+    "verify-contract": ("verify-contract", "{clients}"),
+}
+
+
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_an_ending_that_says_nothing_is_refused_everywhere(
+    command: str, run: Run, clients: WriteClients, tmp_path: Path
+) -> None:
+    """Before anything is read or computed; with --format any name will do."""
+    arguments = [part.format(clients=clients(GOOD), folder=tmp_path / "run") for part in OUTPUTS[command]]
+    target = tmp_path / "new" / "result.xyz"
+    result = run(*arguments, "--output", target)
+    assert (result.code, result.out) == (2, "")
+    wanted = f"--output {str(target)!r}: what to write is not clear from '.xyz'; end the name in .json, .csv or .txt"
+    assert result.err == f"jsam: error: {wanted}, or give --format\n"
+    assert not target.parent.exists()
+    if command in ("plan", "compare", "audit", "calibrate"):
+        assert run(*arguments, "--output", target, "--format", "json").code == 0
+        assert target.read_text().startswith("{")
+        assert run(*arguments, "--output", target.with_suffix("")).code == 0
+
+
 @pytest.mark.parametrize("command", ["plan", "compare", "audit"])
 def test_an_input_is_never_overwritten(command: str, run: Run, clients: WriteClients, tmp_path: Path) -> None:
     """Under no name: neither the clients' file nor the past reports."""

@@ -261,6 +261,14 @@ def test_calibrate_prints_the_documented_json(capsys: pytest.CaptureFixture[str]
     assert "above the 1 asked for" in said.err
 
 
+def test_calibrate_writes_what_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "--epsilon", "1", "--format", "table"]) == 0
+    assert capsys.readouterr().out.startswith("noise multiplier  3.73")
+    for name, begins in (("a.txt", "noise multiplier "), ("a.csv", "noise_multiplier,"), ("a.json", "{"), ("a", "{")):
+        assert main(["calibrate", "--epsilon", "1", "--output", str(tmp_path / name)]) == 0
+        assert (tmp_path / name).read_text().startswith(begins)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -120,5 +120,5 @@ def test_warnings_too(run: Run, tmp_path: Path) -> None:
 def test_python_still_hears_of_arguments() -> None:
     import jsam
 
-    with pytest.raises(InputError, match="^loss_weight is 0"):
+    with pytest.raises(InputError, match=r"^loss_weight is 0"):
         jsam.JSAM(loss_weight=0)

@@ -11,7 +11,7 @@ import typer
 
 from jsam.cli.inputs import Inputs
 from jsam.cli.options import ECONOMY, ClientsFile, EconomyOptions, PlotFile, ResultOptions, with_options
-from jsam.cli.output import Format, check_targets, chosen_format, deliver, progress_bar, rendered
+from jsam.cli.output import Format, deliver, progress_bar, rendered
 from jsam.cli.plan import planned
 from jsam.cli.wording import in_options
 from jsam.errors import InputError
@@ -68,7 +68,7 @@ def compare(
 
     Exit codes: 0 done, 2 bad input (one line on standard error).
     """
-    check_targets(result.output, plot, sources=[clients, *economy.past_reports])
+    result.check(plot, sources=[clients, *economy.past_reports])
     inputs = Inputs.read(clients, economy)
     names, notes = (mechanism, []) if mechanism else _all_names(inputs)
     rows = _rows(inputs, names)
@@ -147,7 +147,7 @@ def _sweep_runs(inputs: Inputs, rows: Sequence[dict[str, Any]]) -> Iterator[Any]
 
 
 def _text(content: dict[str, Any], result: ResultOptions) -> str:
-    kind = chosen_format(result.format, result.output)
+    kind = result.kind
     if kind is Format.JSON:
         return json_text(content)
     if kind is Format.CSV:

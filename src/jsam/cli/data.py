@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jsam.cli.options import PlotFile, ResultOptions, with_options
-from jsam.cli.output import Format, check_targets, chosen_format, deliver, rendered, say
+from jsam.cli.output import Format, deliver, rendered, say
 from jsam.cli.training_options import DATA, PartitionOptions, plain_values
 from jsam.report.plain import csv_text, json_text
 
@@ -75,7 +75,7 @@ def list_datasets(*, result: ResultOptions) -> None:
     """Every data set: whether it is there, and whether its checksums are right."""
     from jsam.training.data import describe_datasets
 
-    check_targets(result.output)
+    result.check()
     rows: list[dict[str, Any]] = [
         {
             "name": status.name,
@@ -86,7 +86,7 @@ def list_datasets(*, result: ResultOptions) -> None:
         }
         for status in describe_datasets()
     ]
-    kind = chosen_format(result.format, result.output)
+    kind = result.kind
     if kind is Format.JSON:
         deliver(json_text({"datasets": rows}), result.output)
     elif kind is Format.CSV:
@@ -122,7 +122,7 @@ def partition(
     from jsam.training.partition import plot_partition
     from jsam.training.task import TaskSpec
 
-    check_targets(result.output, plot)
+    result.check(plot)
     data = load_dataset(dataset)
     dealt = TaskSpec(dataset=dataset, num_clients=clients, seed=seed, **plain_values(split)).split(data)
     counts = dealt.label_counts(data.train_targets, data.num_classes)
@@ -133,7 +133,7 @@ def partition(
     if plot is not None:
         plot_partition(dealt, data.train_targets, plot, num_classes=data.num_classes)
         say(f"wrote {plot}")
-    kind = chosen_format(result.format, result.output)
+    kind = result.kind
     if kind is Format.JSON:
         head = {"dataset": dataset, "partition": dealt.description, "seed": seed, "num_clients": dealt.num_clients}
         text = json_text({**head, "clients": rows})

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
 
-from jsam.cli.output import Format
+from jsam.cli.output import Format, check_targets, chosen_format
 from jsam.errors import InputError
 
 ECONOMY, WEIGHTS, RESULT = "What is known and wanted", "Weights and caps", "Result"
@@ -91,7 +91,8 @@ class ResultOptions:
     format: Annotated[
         Format | None,
         typer.Option(
-            help="What the result is written as: by the name of --output, else a table.", rich_help_panel=RESULT
+            help="What the result is written as: by the ending of --output (.json, .csv, .txt), else a table.",
+            rich_help_panel=RESULT,
         ),
     ] = None
     output: Annotated[
@@ -100,6 +101,18 @@ class ResultOptions:
             metavar="FILE", help="Write the result here instead of to standard output.", rich_help_panel=RESULT
         ),
     ] = None
+
+    usual: ClassVar[Format] = Format.TABLE
+
+    @property
+    def kind(self) -> Format:
+        """What to write."""
+        return chosen_format(self.format, self.output, self.usual)
+
+    def check(self, plot: Path | None = None, *, sources: Sequence[str] = ()) -> None:
+        """Refuse, before anything is computed, what could never be written, and to write over what is read."""
+        check_targets(self.output, plot, sources=sources)
+        _ = self.kind
 
 
 MechanismName = Annotated[

@@ -45,6 +45,9 @@ class Format(StrEnum):
     CSV = "csv"
 
 
+ENDINGS = {".json": Format.JSON, ".csv": Format.CSV, ".txt": Format.TABLE}
+
+
 def say(message: str) -> None:
     """One line on standard error, whatever the message holds."""
     with contextlib.suppress(OSError, AttributeError):
@@ -86,12 +89,17 @@ def require_matplotlib(what: str) -> None:
         raise InputError(f"{what} needs matplotlib, which is not installed: {install_hint('plot')}")
 
 
-def chosen_format(chosen: Format | None, output: Path | None) -> Format:
-    """The format asked for, or else the one that the file's name says, or else a table."""
+def chosen_format(chosen: Format | None, output: Path | None, usual: Format) -> Format:
+    """The format asked for, or else the one that the file's name says, or else the usual one."""
     if chosen is not None:
         return chosen
-    by_suffix = {".json": Format.JSON, ".csv": Format.CSV}
-    return by_suffix.get(output.suffix.lower(), Format.TABLE) if output is not None else Format.TABLE
+    ending = "" if output is None else output.suffix.lower()
+    if ending and ending not in ENDINGS:
+        raise InputError(
+            f"--output {str(output)!r}: what to write is not clear from {ending!r}; end the name in "
+            f"{', '.join(list(ENDINGS)[:-1])} or {list(ENDINGS)[-1]}, or give --format"
+        )
+    return ENDINGS.get(ending, usual)
 
 
 def rendered(*parts: RenderableType, to_file: bool = False) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jsam.cli.options import ResultOptions, with_options
-from jsam.cli.output import EXIT_VIOLATION, Format, check_targets, chosen_format, deliver, rendered
+from jsam.cli.output import EXIT_VIOLATION, Format, deliver, rendered
 from jsam.errors import InputError
 from jsam.report.plain import csv_text, json_text
 
@@ -75,7 +75,7 @@ def verify_contract(
     from jsam.flower.verification import verify
 
     sources = [str(path) for path in (terms, policy) if path is not None]
-    check_targets(result.output, sources=sources)
+    result.check(sources=sources)
     if ledger is not None and policy is None:
         raise InputError("--ledger needs --policy: it counts towards the policy's total")
     offered, limits = Terms.load(terms), None if policy is None else Policy.load(policy)
@@ -110,7 +110,7 @@ def _policy_checks(terms: Terms, policy: Policy, ledger: Path | None) -> list[di
 
 
 def _text(terms: Terms, content: dict[str, Any], result: ResultOptions) -> str:
-    kind = chosen_format(result.format, result.output)
+    kind = result.kind
     if kind is Format.JSON:
         return json_text(content)
     if kind is Format.CSV:
