@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -331,6 +332,25 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "demo" / "jsam" / "report.html").exists()
     assert main(["demo", *options]) == 0
     assert (tmp_path / "demo-2" / "report.html").exists()
+
+
+def test_the_demo_says_why_the_payments_are_not_the_expected_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the screen and on the page, with the clients' own cost, which the payments exceed."""
+    assert main(["demo", "--dataset", "digits", "--rounds", "2", "--output", str(tmp_path / "demo")]) == 0
+    told, page = capsys.readouterr().out, (tmp_path / "demo" / "report.html").read_text()
+    costs = []
+    for name in ("jsam", "usbm"):
+        contract = json.loads((tmp_path / "demo" / name / "contract.json").read_text())
+        own = sum(client["sensitivity"] * client["epsilon"] for client in contract["clients"])
+        assert own < contract["total_payment"]
+        assert abs(contract["total_payment"] - contract["expected_cost"]) > 0.1
+        costs.append(f"{own:.2f} with {name}")
+    for shown in (told, page):
+        words = " ".join(unescape(shown).split())
+        assert f"the clients' own cost, sensitivity × ε ({', '.join(costs)})" in words
+        assert "equals the expected cost only on average over reports from the prior" in words
 
 
 def test_the_demo_falls_back_to_digits_and_says_so(
