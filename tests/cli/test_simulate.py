@@ -200,6 +200,34 @@ def test_bad_input_is_one_line_and_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("command", ["simulate", "demo"])
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("", "the folder you are in; name a new one"),
+        (".", "the folder you are in; name a new one"),
+        ("file", "is a file; name a folder"),
+        ("file/below", "is not a folder"),
+    ],
+)
+def test_a_place_that_cannot_be_a_new_folder_is_refused_before_anything_is_planned(
+    command: str,
+    place: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("mine")
+    options = [*SMALL, *ECONOMY] if command == "simulate" else ["--dataset", "digits", "--rounds", "1"]
+    assert main([command, *options, "--output", place]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_folder_with_a_wrong_checksum_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -313,12 +341,6 @@ def test_the_demo_refuses_bad_input_before_it_begins(
     assert main(["demo", "--dataset", "digits", *options, "--output", str(tmp_path / "demo")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "demo").exists()
-
-
-def test_the_demo_does_not_take_a_file_for_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("mine")
-    assert main(["demo", "--dataset", "digits", "--output", str(tmp_path / "file")]) == 2
-    assert "is a file; name a folder" in capsys.readouterr().err
 
 
 def test_the_demo_tells_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,6 +82,10 @@ SPLIT = ("data", "partition", "digits", "--scheme", "dirichlet", "--clients", "1
         (("calibrate", "--epsilon", "1", "--delta", "2"), "--delta is 2"),
         (("calibrate", "--epsilon", "nan"), "--epsilon is nan; it must be a finite number above 0"),
         (("deploy-local", "--loss-weight", "0"), "--loss-weight is 0"),
+        ((*SIMULATE, "--mechanism", "usbm-compensated"), "which simulated clients do not have"),
+        (("deploy-local", "--mechanism", "bbm-2"), "bbm-2 selects by local loss, which clients of a federation do not"),
+        ((*PLAN[:4], "--budget", "3", "--budget-probability", "2"), "--budget-probability is 2; it must lie"),
+        (("demo", "--dataset", "digits", "--seed", "9" * 30), "--seed is 9999"),
         (("deploy-local", "--clip-norm", "1e-300"), "--clip-norm is 1e-300"),
         (("demo", "--dataset", "digits", "--max-epsilon", "0"), "--max-epsilon is 0"),
         (("demo", "--dataset", "digits", "--max-selection-prob", "0.01"), "--max-selection-prob is 0.01: 10 clients"),
@@ -103,6 +107,34 @@ def test_bad_values_in_one_line(
     assert result.err.count("\n") == 1
     assert not re.search(r"\b[a-z]+_[a-z]+\b", result.err)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (("plan",), "Missing argument 'CLIENTS.csv'; see jsam plan --help"),
+        (("reproduce", "foo"), "No such command 'foo'; see jsam reproduce --help"),
+        (("calibrate", "--epsilon", "x"), "'x' is not a valid float; see jsam calibrate --help"),
+        ((*PLAN, "--seed", "1.5"), "'1.5' is not a valid integer; see jsam plan --help"),
+        ((*PLAN, "--colour", "red"), "; see jsam plan --help"),
+    ],
+)
+def test_a_line_that_cannot_be_read_says_where_to_look(arguments: tuple[str, ...], wanted: str, run: Run) -> None:
+    result = run(*arguments)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert wanted in result.err
+
+
+@pytest.mark.parametrize("group", ["data", "reproduce"])
+def test_a_group_alone_lists_its_commands_and_complains_of_nothing(group: str, run: Run) -> None:
+    result = run(group)
+    assert (result.code, result.err) == (0, "")
+    assert "Commands" in result.out
+
+
+def test_an_option_that_is_missing_is_not_called_none() -> None:
+    command = invoked(PROGRAM, ["data", "partition"])
+    assert in_options("alpha is None, must be above 0", command) == "--alpha is missing, must be above 0"
 
 
 def test_a_mechanism_that_cannot_be_compared_says_so_in_options(run: Run) -> None:

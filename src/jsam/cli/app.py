@@ -16,7 +16,7 @@ import typer
 import jsam
 from jsam.cli import audit, compare, deploy_local, plan, supernode, training, verify_contract
 from jsam.cli.output import EXIT_BUG, EXIT_STOPPED, deliver, fail, say
-from jsam.cli.wording import in_options, invoked
+from jsam.cli.wording import in_options, invoked, usage_line
 from jsam.errors import JsamError
 
 app = typer.Typer(
@@ -68,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except JsamError as error:
         return fail(in_options(str(error), invoked(command, sys.argv[1:] if arguments is None else arguments)))
     except click.ClickException as error:
-        return fail(error.format_message())
+        said = usage_line(error)
+        return fail(said) if said else 0  # nothing to say: a group of commands alone, whose help is on the screen
     except (KeyboardInterrupt, click.Abort):
         code = EXIT_STOPPED
     except Exception:  # noqa: BLE001 - a bug of ours; Python's own exit code 1 would be taken for a violation

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Get data sets, see which are there, deal one out to clients.", no_args_is_help=True)
 
+PARTITION_EXAMPLES = """
+[bold]Examples[/bold]
+
+  jsam data partition mnist --clients 100 --similarity 50 --plot shares.png
+
+  jsam data partition digits --clients 20 --scheme dirichlet --alpha 0.5 --output shares.csv
+"""
+
 DatasetName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
 
@@ -103,7 +111,7 @@ def list_datasets(*, result: ResultOptions) -> None:
         deliver(rendered(table, to_file=result.output is not None), result.output)
 
 
-@app.command("partition")
+@app.command("partition", epilog=PARTITION_EXAMPLES)
 @with_options
 def partition(
     *,

@@ -12,7 +12,7 @@ import typer
 
 from jsam.cli.demo_screen import Told, show, verdict
 from jsam.cli.options import RESULT, WEIGHTS, EconomyOptions, with_options
-from jsam.cli.output import say
+from jsam.cli.output import check_folder, say
 from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_torch, settled, warnings_as_lines
 from jsam.cli.simulate import checked_planner, simulated_contract
 from jsam.errors import InputError
@@ -92,7 +92,7 @@ def demo(
     began = time.monotonic()
     story, data, notes = _data(dataset)
     rounds = story.rounds if rounds is None else rounds
-    TrainingSettings(rounds=rounds)  # what is wrong with it is said before the planning
+    TrainingSettings(rounds=rounds, seed=seed)  # what is wrong with it is said before the planning
     economy = EconomyOptions(
         prior="uniform:0,1",
         budget=story.budget if budget is None else budget,
@@ -145,8 +145,7 @@ def _fresh(output: Path) -> Path:
     """The folder asked for, or the next free one beside it: a run is never written over."""
     from jsam.training.records import RunFolder
 
-    if output.exists() and not output.is_dir():
-        raise InputError(f"--output {str(output)!r} is a file; name a folder")
+    check_folder(output)
     for number in range(1, 1000):
         folder = output if number == 1 else output.with_name(f"{output.name}-{number}")
         if not any(RunFolder(folder / name).config.exists() for name in MECHANISMS):

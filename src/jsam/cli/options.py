@@ -82,6 +82,10 @@ class EconomyOptions:
             raise InputError("give --loss-weight (as in --loss-weight 5) or --budget (as in --budget 10)")
         if self.budget_probability is not None and self.budget is None:
             raise InputError("--budget-probability needs --budget")
+        if self.budget_probability is not None and not 0 < self.budget_probability < 1:
+            raise InputError(
+                f"--budget-probability is {self.budget_probability:g}; it must lie strictly between 0 and 1"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +131,14 @@ PlotFile = Annotated[
     Path | None,
     typer.Option(metavar="F.png", help="Draw a picture into this file (.png, .pdf, .svg).", rich_help_panel=RESULT),
 ]
+
+
+def refuse_columns(mechanism: str, who: str) -> None:
+    """Refuse a mechanism that selects by a column of CLIENTS.csv where there is no such file."""
+    by = {"bbm": "local loss", "usbm-compensated": "given probabilities"}
+    for name, what in by.items():
+        if mechanism == name or mechanism.startswith(f"{name}-"):
+            raise InputError(f"{mechanism} selects by {what}, which {who}; choose another --mechanism")
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

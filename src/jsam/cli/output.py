@@ -81,6 +81,15 @@ def check_targets(output: Path | None, plot: Path | None = None, *, sources: Seq
     require_matplotlib("--plot")
 
 
+def check_folder(output: Path) -> None:
+    """Refuse a folder that cannot be made, and the one that the user is in, before anything is computed."""
+    if output == Path():  # what an empty name means too, as of a variable that is not set
+        raise InputError("--output is empty, or the folder you are in; name a new one")
+    if output.exists() and not output.is_dir():
+        raise InputError(f"--output {str(output)!r} is a file; name a folder")
+    check_target(output / "config.json")
+
+
 def require_matplotlib(what: str) -> None:
     """One line instead of a traceback where pictures cannot be drawn."""
     from importlib.util import find_spec

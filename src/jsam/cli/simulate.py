@@ -10,8 +10,8 @@ import click
 import typer
 from click.core import ParameterSource
 
-from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, with_options
-from jsam.cli.output import deliver, progress_bar, say
+from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, refuse_columns, with_options
+from jsam.cli.output import check_folder, deliver, progress_bar, say
 from jsam.cli.running import (
     EXIT_VIOLATION,
     RoundProgress,
@@ -78,6 +78,8 @@ def simulate(
 ) -> None:
     """Plan a contract for simulated clients, train under it, settle the ledger and write a report.
 
+    Give --loss-weight, --budget or --contract. Without --prior, reports are drawn from uniform:0,1.
+
     Exit codes: 0 done, 1 a client is over its contract, 2 bad input (one line on standard error).
     """
     require_torch()
@@ -91,6 +93,7 @@ def simulate(
     settings = TrainingSettings(seed=economy.seed, **plain_values(training))
     device_named(settings.device)
     RunFolder(output).refuse_existing()
+    check_folder(output)
     if contract is None and clients.isdigit() and int(clients) > 0:
         # Planning for a million clients takes minutes, only to hear that there are not as many samples.
         economy.check()
@@ -154,6 +157,7 @@ def checked_planner(mechanism: str, num_clients: int, economy: EconomyOptions) -
 
     if num_clients < 1:
         raise InputError(f"--clients is {num_clients}; it must be at least 1")
+    refuse_columns(mechanism, "simulated clients do not have (a CLIENTS.csv for --clients may)")
     if economy.budget is not None:
         check_budget(economy.budget, economy.budget_probability)
     settings: dict[str, Any] = {

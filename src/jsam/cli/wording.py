@@ -36,4 +36,13 @@ def in_options(message: str, command: click.Command | None = None) -> str:
             if name.isalpha():
                 alone = rf"(?:^|(?<=\bset )|(?<=\braise )){name}(?= is | to | \(|:? '| -?\d)"
             message = re.sub(alone, typed, message)
-    return message
+    return re.sub(r"(--[\w-]+) is None\b", r"\1 is missing", message)
+
+
+def usage_line(error: click.ClickException) -> str:
+    """What click says about a command line that it cannot read, and where to look it up."""
+    message = error.format_message().replace(" is not a valid integer range.", " is not a valid integer.").strip()
+    context = getattr(error, "ctx", None)
+    if not message or context is None:
+        return message
+    return f"{message.rstrip('.')}; see {context.command_path} --help"
