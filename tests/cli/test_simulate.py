@@ -323,6 +323,12 @@ def test_data_list_and_partition(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert dealt["num_clients"] == len(dealt["clients"]) == 10
     assert {client["samples"] for client in dealt["clients"]} == {150}
     assert picture.read_bytes().startswith(b"\x89PNG")
+    # A result that cannot be written leaves no picture behind, and a folder on the way is made for both.
+    assert main(["data", "partition", "digits", "--output", "/dev/full", "--plot", str(tmp_path / "q.png")]) == 2
+    assert not (tmp_path / "q.png").exists()
+    assert main(["data", "partition", "digits", "--plot", str(tmp_path / "new" / "q.PNG")]) == 0
+    assert (tmp_path / "new" / "q.PNG").read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
     assert main(["data", "fetch", "digits"]) == 0
     assert "embedded in scikit-learn" in capsys.readouterr().out
 

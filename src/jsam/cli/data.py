@@ -127,7 +127,7 @@ def partition(
     DATASET is mnist, cifar10 or digits.
     """
     from jsam.training.data import load_dataset
-    from jsam.training.partition import plot_partition
+    from jsam.training.partition import partition_picture
     from jsam.training.task import TaskSpec
 
     result.check(plot)
@@ -138,9 +138,6 @@ def partition(
         {"client": k, "samples": int(row.sum()), **{f"label_{label}": int(n) for label, n in enumerate(row)}}
         for k, row in enumerate(counts)
     ]
-    if plot is not None:
-        plot_partition(dealt, data.train_targets, plot, num_classes=data.num_classes)
-        say(f"wrote {plot}")
     kind = result.kind
     if kind is Format.JSON:
         head = {"dataset": dataset, "partition": dealt.description, "seed": seed, "num_clients": dealt.num_clients}
@@ -153,4 +150,7 @@ def partition(
             f"{dataset}, {dealt.description} (seed {seed}): {dealt.num_clients} clients, {sizes.min()} to "
             f"{sizes.max()} samples of {labels.min()} to {labels.max()} labels each\n"
         )
-    deliver(text, result.output)
+    picture = b""
+    if plot is not None:
+        picture = partition_picture(dealt, data.train_targets, plot.suffix.lower(), num_classes=data.num_classes)
+    deliver(text, result.output, picture=picture, plot=plot)
