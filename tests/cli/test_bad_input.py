@@ -105,24 +105,24 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "M zero": ("--prior uniform:0,1 --loss-weight 5 --mechanism fsbm-0", "1 to 3 are possible"),
     "bbm without losses": ("--prior uniform:0,1 --loss-weight 5 --mechanism bbm-2", "loss"),
     "no probabilities": ("--prior uniform:0,1 --loss-weight 5 --mechanism usbm-compensated", "'selection_prob'"),
-    "loss weight 0": ("--prior uniform:0,1 --loss-weight 0", "loss_weight is 0"),
-    "loss weight nan": ("--prior uniform:0,1 --loss-weight nan", "loss_weight is nan"),
+    "loss weight 0": ("--prior uniform:0,1 --loss-weight 0", "--loss-weight is 0"),
+    "loss weight nan": ("--prior uniform:0,1 --loss-weight nan", "--loss-weight is nan"),
     "loss weight text": ("--prior uniform:0,1 --loss-weight much", "'much'"),
     "loss weight huge": ("--prior uniform:0,1 --loss-weight 1e308", "too large for floating-point"),
     "parameter twice": ("--prior lognorm:s=0.5,s=0.6 --loss-weight 5", "'s' is given twice"),
-    "cap on ε tiny": ("--prior uniform:0,1 --loss-weight 5 --max-epsilon 1e-200", "max_epsilon is 1e-200"),
-    "cap on ε tiny under a budget": ("--prior uniform:0,1 --budget 5 --max-epsilon 1e-200", "max_epsilon is 1e-200"),
+    "cap on ε tiny": ("--prior uniform:0,1 --loss-weight 5 --max-epsilon 1e-200", "--max-epsilon is 1e-200"),
+    "cap on ε tiny under a budget": ("--prior uniform:0,1 --budget 5 --max-epsilon 1e-200", "--max-epsilon is 1e-200"),
     "bias weight huge": ("--prior uniform:0,1 --loss-weight 5 --bias-weight 1e160 --mechanism fsbm-2", "1e+160"),
     "budget tiny": ("--prior uniform:0,1 --budget 1e-300", "--budget 1e-300 cannot be turned into a loss weight"),
-    "budget 0": ("--prior uniform:0,1 --budget 0", "budget is 0"),
-    "budget infinite": ("--prior uniform:0,1 --budget inf", "budget is inf"),
+    "budget 0": ("--prior uniform:0,1 --budget 0", "--budget is 0"),
+    "budget infinite": ("--prior uniform:0,1 --budget inf", "--budget is inf"),
     "probability 1": ("--prior uniform:0,1 --budget 3 --budget-probability 1", "between 0 and 1"),
     "probability alone": ("--prior uniform:0,1 --loss-weight 3 --budget-probability 0.5", "needs --budget"),
-    "noise weight": ("--prior uniform:0,1 --loss-weight 5 --noise-weight 0", "noise_weight is 0"),
-    "bias weight": ("--prior uniform:0,1 --loss-weight 5 --bias-weight -1", "bias_weight is -1"),
+    "noise weight": ("--prior uniform:0,1 --loss-weight 5 --noise-weight 0", "--noise-weight is 0"),
+    "bias weight": ("--prior uniform:0,1 --loss-weight 5 --bias-weight -1", "--bias-weight is -1"),
     "cap under 1/N": ("--prior uniform:0,1 --loss-weight 5 --max-selection-prob 0.3", "1/3"),
-    "cap above 1": ("--prior uniform:0,1 --loss-weight 5 --max-selection-prob 1.5", "max_selection_prob is 1.5"),
-    "cap on ε": ("--prior uniform:0,1 --loss-weight 5 --max-epsilon 0", "max_epsilon is 0"),
+    "cap above 1": ("--prior uniform:0,1 --loss-weight 5 --max-selection-prob 1.5", "--max-selection-prob is 1.5"),
+    "cap on ε": ("--prior uniform:0,1 --loss-weight 5 --max-epsilon 0", "--max-epsilon is 0"),
     "divergent payments": ("--prior halfcauchy --loss-weight 5 --mechanism usbm", "diverge"),
     "seed": ("--prior uniform:0,1 --loss-weight 5 --seed -1", "--seed"),
     "format": ("--prior uniform:0,1 --loss-weight 5 --format xml", "'xml'"),
@@ -195,6 +195,36 @@ def test_targets_that_cannot_be_written(run: Run, clients: WriteClients, tmp_pat
     assert os.listdir(tmp_path) == ["clients.csv"]
 
 
+OUTPUTS: dict[str, tuple[str, ...]] = {
+    "plan": ("plan", "{clients}", *UNIFORM),
+    "compare": ("compare", "{clients}", *UNIFORM),
+    "audit": ("audit", "{clients}", *UNIFORM),
+    "calibrate": ("calibrate", "--epsilon", "1"),
+    "data list": ("data", "list"),
+    "data partition": ("data", "partition", "digits"),
+    "report": ("report", "{folder}"),
+    "verify-contract": ("verify-contract", "{clients}"),
+}
+
+
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_an_ending_that_says_nothing_is_refused_everywhere(
+    command: str, run: Run, clients: WriteClients, tmp_path: Path
+) -> None:
+    """Before anything is read or computed; with --format any name will do."""
+    arguments = [part.format(clients=clients(GOOD), folder=tmp_path / "run") for part in OUTPUTS[command]]
+    target = tmp_path / "new" / "result.xyz"
+    result = run(*arguments, "--output", target)
+    assert (result.code, result.out) == (2, "")
+    wanted = f"--output {str(target)!r}: what to write is not clear from '.xyz'; end the name in .json, .csv or .txt"
+    assert result.err == f"jsam: error: {wanted}, or give --format\n"
+    assert not target.parent.exists()
+    if command in ("plan", "compare", "audit", "calibrate"):
+        assert run(*arguments, "--output", target, "--format", "json").code == 0
+        assert target.read_text().startswith("{")
+        assert run(*arguments, "--output", target.with_suffix("")).code == 0
+
+
 @pytest.mark.parametrize("command", ["plan", "compare", "audit"])
 def test_an_input_is_never_overwritten(command: str, run: Run, clients: WriteClients, tmp_path: Path) -> None:
     """Under no name: neither the clients' file nor the past reports."""
@@ -253,7 +283,7 @@ def test_a_result_that_cannot_be_written_leaves_no_picture(
 
 
 def test_comparing_refuses_what_no_mechanism_could_do(run: Run, clients: WriteClients) -> None:
-    for options, wanted in [("--max-selection-prob 0.1", "1/3"), ("--noise-weight -1", "noise_weight is -1")]:
+    for options, wanted in [("--max-selection-prob 0.1", "1/3"), ("--noise-weight -1", "--noise-weight is -1")]:
         result = run("compare", clients(GOOD), *UNIFORM, *options.split())
         assert result.code == 2
         assert wanted in result.err

@@ -20,7 +20,7 @@ SAME = {
     "BOM, CRLF and no last line end": "\ufeffid,sensitivity\r\na,0.2\r\nb,0.5\r\nc,0.9".encode(),
     "old Mac line ends": b"id,sensitivity\ra,0.2\rb,0.5\rc,0.9\r",
     "other order": b"sensitivity,id\n0.2,a\n0.5,b\n0.9,c\n",
-    "extra columns": b"name,id,sensitivity,\nAnna,a,0.2,x\n,b,0.5,\nCleo,c,0.9,\n",
+    "a column without a name": b"id,sensitivity,\na,0.2,x\nb,0.5,\nc,0.9,\n",
     "capitals and blanks": b"ID, Sensitivity\na , 0.2\nb, 0.5\nc,0.9\n",
     "quotes": b'"id","sensitivity"\n"a","0.2"\n"b","0.5"\n"c","0.9"\n',
     "blank lines and emptied rows": b"\nid,sensitivity\na,0.2\n\n,\nb,0.5\nc,0.9\n,\n\n",
@@ -69,9 +69,37 @@ def test_no_shared_prior_is_needed_where_all_have_their_own(run: Run, clients: W
     assert with_own.code == 0
 
 
+@pytest.mark.parametrize("command", ["plan", "compare", "audit"])
+def test_columns_that_are_not_used_are_named_once(command: str, run: Run, clients: WriteClients) -> None:
+    """They change nothing else, and nothing is said of columns that are known."""
+    plain = run(command, clients(PLAIN), *UNIFORM, "--format", "csv")
+    path = clients("Name,id,sensitivity,loss,\nAnna,a,0.2,1,x\n,b,0.5,1,\nCleo,c,0.9,1,\n")
+    named = run(command, path, *UNIFORM, "--format", "csv", *(["--mechanism", "jsam"] if command == "compare" else []))
+    assert (plain.err, named.code) == ("", 0)
+    if command != "compare":
+        assert named.out == plain.out
+    known = "known are id, sensitivity, samples, loss, prior, selection_prob"
+    assert named.err == f"jsam: {path}: column 'Name' not used; {known}\n"
+
+
+def test_of_many_columns_that_are_not_used_some_are_named(run: Run, clients: WriteClients) -> None:
+    head = ",".join(f"x{k}" for k in range(30))
+    path = clients(f"id,sensitivity,{head}\na,0.2{',1' * 30}\nb,0.3{',1' * 30}\n")
+    said = run("plan", path, *UNIFORM).err
+    assert "columns 'x0', 'x1'" in said
+    assert "'x7', … not used" in said
+    assert said.count("\n") == 1
+
+
+def test_bad_input_stays_one_line_where_columns_are_not_used(run: Run, clients: WriteClients) -> None:
+    result = run("plan", clients("id,sensitivity,age\na,-1,30\n"), *UNIFORM)
+    assert (result.code, result.err.count("\n")) == (2, 1)
+
+
 def test_a_plan_can_be_planned_again(run: Run, clients: WriteClients) -> None:
     """The CSV of a plan is good input: its other columns, zeros among them, are ignored."""
     first = run("plan", clients(PLAIN), "--prior", "uniform:0,1", "--loss-weight", "0.1", "--format", "csv")
     assert ",0.0,0.0,0.0" in first.out
     again = run("plan", clients(first.out), "--prior", "uniform:0,1", "--loss-weight", "0.1", "--format", "csv")
-    assert again == first
+    assert (again.code, again.out) == (0, first.out)
+    assert "columns 'virtual_cost', 'epsilon', 'payment' not used" in again.err

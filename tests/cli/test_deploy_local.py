@@ -24,11 +24,11 @@ from jsam.cli import main
         (["--mechanism", "fsbm-9"], "fsbm-9 selects 9 of 3 clients"),
         (["--mechanism", "bbm-2"], "bbm-2 selects by local loss"),
         (["--loss-weight", "5", "--budget", "5"], "not both"),
-        (["--budget", "-3"], "budget is -3.0; it must be a positive number"),
+        (["--budget", "-3"], "--budget is -3.0; it must be a positive number"),
         (["--clients", "5000"], "must be 1 to 1500, the number of samples"),
         (["--dataset", "nothing"], "nothing"),
         (["--mechanism", "best"], "unknown mechanism"),
-        (["--delta", "2"], "delta is 2"),
+        (["--delta", "2"], "--delta is 2"),
         (["--prior", "nonsense:1"], "nonsense"),
     ],
 )

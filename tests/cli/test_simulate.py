@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,12 +168,12 @@ def test_tensorboard_files_are_written_if_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([*ECONOMY, "--clip-norm", "0"], "clip_norm is 0"),
-        ([*ECONOMY, "--per-round", "0"], "per_round is 0"),
-        ([*ECONOMY, "--delta", "2"], "delta is 2"),
+        ([*ECONOMY, "--clip-norm", "0"], "--clip-norm is 0"),
+        ([*ECONOMY, "--per-round", "0"], "--per-round is 0"),
+        ([*ECONOMY, "--delta", "2"], "--delta is 2"),
         ([*ECONOMY, "--device", "cuda:9"], "cuda:9"),
         ([*ECONOMY, "--device", "abacus"], "abacus"),
-        ([*ECONOMY, "--noise", "lemma1"], "without c2"),
+        ([*ECONOMY, "--noise", "lemma1"], "without --c2"),
         ([*ECONOMY, "--dataset", "imagenet"], "data set 'imagenet' is unknown"),
         ([*ECONOMY, "--clients", "0"], "--clients is 0"),
         # Before a plan for so many, which would take minutes.
@@ -199,6 +200,34 @@ def test_bad_input_is_one_line_and_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("command", ["simulate", "demo"])
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("", "the folder you are in; name a new one"),
+        (".", "the folder you are in; name a new one"),
+        ("file", "is a file; name a folder"),
+        ("file/below", "is not a folder"),
+    ],
+)
+def test_a_place_that_cannot_be_a_new_folder_is_refused_before_anything_is_planned(
+    command: str,
+    place: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("mine")
+    options = [*SMALL, *ECONOMY] if command == "simulate" else ["--dataset", "digits", "--rounds", "1"]
+    assert main([command, *options, "--output", place]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_folder_with_a_wrong_checksum_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,7 +245,7 @@ def test_a_folder_with_a_wrong_checksum_is_named(
 
 def test_warnings_are_lines_and_the_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *SMALL, *ECONOMY, "--delta", "0.1", "--output", str(tmp_path / "a")]) == 0
-    assert "warning: delta is 0.1, not below 1/150" in capsys.readouterr().err
+    assert "warning: --delta is 0.1, not below 1/150" in capsys.readouterr().err
     poor = ["--loss-weight", "0.001", "--max-epsilon", "10"]
     assert main(["simulate", *SMALL, *poor, "--output", str(tmp_path / "b")]) == 0
     assert "warning: the budget is too small to train on" in capsys.readouterr().err
@@ -261,12 +290,20 @@ def test_calibrate_prints_the_documented_json(capsys: pytest.CaptureFixture[str]
     assert "above the 1 asked for" in said.err
 
 
+def test_calibrate_writes_what_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "--epsilon", "1", "--format", "table"]) == 0
+    assert capsys.readouterr().out.startswith("noise multiplier  3.73")
+    for name, begins in (("a.txt", "noise multiplier "), ("a.csv", "noise_multiplier,"), ("a.json", "{"), ("a", "{")):
+        assert main(["calibrate", "--epsilon", "1", "--output", str(tmp_path / name)]) == 0
+        assert (tmp_path / name).read_text().startswith(begins)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--epsilon", "0"], "--epsilon is 0"),
         (["--epsilon", "1", "--participations", "0"], "--participations is 0"),
-        (["--epsilon", "1", "--delta", "1"], "delta is 1"),
+        (["--epsilon", "1", "--delta", "1"], "--delta is 1"),
         (["--epsilon", "1", "--c2", "1"], "only noise 'lemma1' takes it"),
     ],
 )
@@ -286,6 +323,12 @@ def test_data_list_and_partition(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert dealt["num_clients"] == len(dealt["clients"]) == 10
     assert {client["samples"] for client in dealt["clients"]} == {150}
     assert picture.read_bytes().startswith(b"\x89PNG")
+    # A result that cannot be written leaves no picture behind, and a folder on the way is made for both.
+    assert main(["data", "partition", "digits", "--output", "/dev/full", "--plot", str(tmp_path / "q.png")]) == 2
+    assert not (tmp_path / "q.png").exists()
+    assert main(["data", "partition", "digits", "--plot", str(tmp_path / "new" / "q.PNG")]) == 0
+    assert (tmp_path / "new" / "q.PNG").read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
     assert main(["data", "fetch", "digits"]) == 0
     assert "embedded in scikit-learn" in capsys.readouterr().out
 
@@ -293,8 +336,8 @@ def test_data_list_and_partition(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rounds", "0"], "rounds is 0"),
-        (["--budget", "-1"], "budget is -1"),
+        (["--rounds", "0"], "--rounds is 0"),
+        (["--budget", "-1"], "--budget is -1"),
         (["--dataset", "cifar10"], "knows mnist"),
     ],
 )
@@ -304,12 +347,6 @@ def test_the_demo_refuses_bad_input_before_it_begins(
     assert main(["demo", "--dataset", "digits", *options, "--output", str(tmp_path / "demo")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "demo").exists()
-
-
-def test_the_demo_does_not_take_a_file_for_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("mine")
-    assert main(["demo", "--dataset", "digits", "--output", str(tmp_path / "file")]) == 2
-    assert "is a file; name a folder" in capsys.readouterr().err
 
 
 def test_the_demo_tells_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -323,6 +360,25 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "demo" / "jsam" / "report.html").exists()
     assert main(["demo", *options]) == 0
     assert (tmp_path / "demo-2" / "report.html").exists()
+
+
+def test_the_demo_says_why_the_payments_are_not_the_expected_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the screen and on the page, with the clients' own cost, which the payments exceed."""
+    assert main(["demo", "--dataset", "digits", "--rounds", "2", "--output", str(tmp_path / "demo")]) == 0
+    told, page = capsys.readouterr().out, (tmp_path / "demo" / "report.html").read_text()
+    costs = []
+    for name in ("jsam", "usbm"):
+        contract = json.loads((tmp_path / "demo" / name / "contract.json").read_text())
+        own = sum(client["sensitivity"] * client["epsilon"] for client in contract["clients"])
+        assert own < contract["total_payment"]
+        assert abs(contract["total_payment"] - contract["expected_cost"]) > 0.1
+        costs.append(f"{own:.2f} with {name}")
+    for shown in (told, page):
+        words = " ".join(unescape(shown).split())
+        assert f"the clients' own cost, sensitivity × ε ({', '.join(costs)})" in words
+        assert "equals the expected cost only on average over reports from the prior" in words
 
 
 def test_the_demo_falls_back_to_digits_and_says_so(

@@ -75,3 +75,18 @@ def test_the_table_says_the_sums_and_what_was_withdrawn(run: Run, client: Path) 
     shown = run("supernode", client, "--statement").out
     assert "δ = 2e-05" in shown
     assert "withdrawn" in shown
+
+
+def test_what_is_wrong_with_the_files_is_one_line(run: Run, client: Path, tmp_path: Path) -> None:
+    """Before the warning about plain text, and with the option that named the file."""
+    connect = ("--superlink", "127.0.0.1:1")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("junk")
+    for arguments, wanted in (
+        ((broken, *connect, "--insecure"), "is not TOML"),
+        ((client, *connect, "--key", tmp_path / "none"), "--key '"),
+        ((client, *connect, "--key", client, "--root-certificates", tmp_path), "--root-certificates '"),
+    ):
+        result = run("supernode", *arguments)
+        assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+        assert wanted in result.err

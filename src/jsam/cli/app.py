@@ -16,6 +16,7 @@ import typer
 import jsam
 from jsam.cli import audit, compare, deploy_local, plan, supernode, training, verify_contract
 from jsam.cli.output import EXIT_BUG, EXIT_STOPPED, deliver, fail, say
+from jsam.cli.wording import in_options, invoked, usage_line
 from jsam.errors import JsamError
 
 app = typer.Typer(
@@ -60,13 +61,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             # A terminal that cannot show ε should show ?, not a traceback.
             stream.reconfigure(errors="replace")
+    command = typer.main.get_command(app)
     try:
         with _no_warnings():
-            code = typer.main.get_command(app).main(arguments, prog_name="jsam", standalone_mode=False)
+            code = command.main(arguments, prog_name="jsam", standalone_mode=False)
     except JsamError as error:
-        return fail(str(error))
+        return fail(in_options(str(error), invoked(command, sys.argv[1:] if arguments is None else arguments)))
     except click.ClickException as error:
-        return fail(error.format_message())
+        said = usage_line(error)
+        return fail(said) if said else 0  # nothing to say: a group of commands alone, whose help is on the screen
     except (KeyboardInterrupt, click.Abort):
         code = EXIT_STOPPED
     except Exception:  # noqa: BLE001 - a bug of ours; Python's own exit code 1 would be taken for a violation

@@ -11,8 +11,6 @@ from jsam.cli.options import ClientsFile, EconomyOptions, MechanismName, ResultO
 from jsam.cli.output import (
     EXIT_VIOLATION,
     Format,
-    check_targets,
-    chosen_format,
     deliver,
     progress_bar,
     rendered,
@@ -60,7 +58,7 @@ def audit(
 
     Exit codes: 0 all promises hold, 1 a violation was found, 2 bad input (one line on standard error).
     """
-    check_targets(result.output, sources=[clients, *economy.past_reports])
+    result.check(sources=[clients, *economy.past_reports])
     inputs = Inputs.read(clients, economy)
     chosen, _ = inputs.within_budget(inputs.mechanism(mechanism))
 
@@ -82,7 +80,7 @@ def _audited(inputs: Inputs) -> int | None:
 
 
 def _text(report: AuditReport, result: ResultOptions) -> str:
-    kind = chosen_format(result.format, result.output)
+    kind = result.kind
     if kind is Format.JSON:
         return json_text(report.as_dict())
     if kind is Format.CSV:

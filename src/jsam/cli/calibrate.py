@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import typer
 
-from jsam.cli.options import ResultOptions, with_options
-from jsam.cli.output import Format, chosen_format, deliver, say
+from jsam.cli.options import RESULT, ResultOptions, with_options
+from jsam.cli.output import Format, deliver, rendered, say
 from jsam.cli.training_options import C2, PRIVACY, AdjacencyName, AdjacencyOption, Delta, Noise, NoiseName
 from jsam.errors import InputError
 from jsam.report.plain import csv_text, json_text
@@ -21,6 +23,21 @@ EXAMPLES = """
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Result(ResultOptions):
+    """JSON, unless something else is asked for."""
+
+    format: Annotated[
+        Format | None,
+        typer.Option(
+            help="What the result is written as: by the ending of --output (.json, .csv, .txt), else JSON.",
+            rich_help_panel=RESULT,
+        ),
+    ] = None
+
+    usual: ClassVar[Format] = Format.JSON
+
+
 @with_options
 def calibrate(
     *,
@@ -32,18 +49,19 @@ def calibrate(
     noise: Noise = NoiseName.EXACT,
     c2: C2 = None,
     adjacency: AdjacencyOption = AdjacencyName.ADD_REMOVE,
-    result: ResultOptions,
+    result: _Result,
 ) -> None:
-    """Noise standard deviation of one release, divided by C/M, for (ε, δ) over so many draws. Prints JSON.
+    """Noise standard deviation of one release, divided by C/M, for (ε, δ) over so many draws.
 
     Exit codes: 0 done, 2 bad input (one line on standard error).
     """
     from jsam.privacy import Adjacency, epsilon_of, noise_multiplier
 
+    result.check()
     if participations < 1:
         raise InputError(f"--participations is {participations}; it must be at least 1")
-    if epsilon <= 0:
-        raise InputError(f"--epsilon is {epsilon:g}; it must be above 0")
+    if not 0 < epsilon < math.inf:
+        raise InputError(f"--epsilon is {epsilon:g}; it must be a finite number above 0")
     multiplier = noise_multiplier(epsilon, delta, participations, noise=noise.value, c2=c2, adjacency=adjacency.value)
     content: dict[str, object] = {
         "noise_multiplier": multiplier,
@@ -59,5 +77,15 @@ def calibrate(
         content |= {"c2": c2, "exact_epsilon": spent}
         if spent > epsilon:
             say(f"warning: with c2 {c2:g} the exact accountant gives ε = {spent:.6g}, above the {epsilon:g} asked for")
-    kind = chosen_format(result.format, result.output)
-    deliver(csv_text([content]) if kind is Format.CSV else json_text(content), result.output)
+    deliver(_text(content, result), result.output)
+
+
+def _text(content: dict[str, object], result: ResultOptions) -> str:
+    if result.kind is Format.JSON:
+        return json_text(content)
+    if result.kind is Format.CSV:
+        return csv_text([content])
+    from rich.text import Text
+
+    lines = [Text(f"{name.replace('_', ' '):<17} {value}") for name, value in content.items()]
+    return rendered(*lines, to_file=result.output is not None)

@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from jsam.mechanism.priors import Prior, parse_prior
 
 REQUIRED = ("id", "sensitivity")
 OPTIONAL = ("samples", "loss", "prior", "selection_prob")
+_SHOWN = 8
 PRIOR_EXAMPLES = "uniform:0,1  beta:2,5  lognorm:s=0.5,scale=0.3  empirical:PAST.csv"
 
 
@@ -30,6 +31,7 @@ class ClientTable:
     source: str
     columns: dict[str, list[str]]
     lines: list[int]
+    unused: tuple[str, ...] = ()
 
     @property
     def ids(self) -> list[str]:
@@ -41,6 +43,15 @@ class ClientTable:
     def at(self, client: int) -> str:
         """Where a client stands, for messages."""
         return f"{self.source} line {self.lines[client]}"
+
+    @property
+    def note(self) -> str:
+        """What was in the file and is not used, in one line; nothing if all is."""
+        if not self.unused:
+            return ""
+        shown = ", ".join(map(repr, self.unused[:_SHOWN])) + (", …" if len(self.unused) > _SHOWN else "")
+        which = "column" if len(self.unused) == 1 else "columns"
+        return f"{self.source}: {which} {shown} not used; known are {', '.join((*REQUIRED, *OPTIONAL))}"
 
     @contextmanager
     def locating_errors(self) -> Iterator[None]:
@@ -149,7 +160,8 @@ def read_clients(path: str) -> ClientTable:
     table = _table(source, rows, len(names), {name: names.index(name) for name in known})
     if not len(table):
         raise InputError(f"{source} has a header but no clients; one line a client is needed")
-    return table
+    unused = (cell for cell, name in zip(header[1], names, strict=True) if name and name not in known)
+    return replace(table, unused=tuple(unused))
 
 
 def _table(source: str, rows: Iterator[tuple[int, list[str]]], width: int, places: dict[str, int]) -> ClientTable:

@@ -11,8 +11,9 @@ import typer
 
 from jsam.cli.inputs import Inputs
 from jsam.cli.options import ECONOMY, ClientsFile, EconomyOptions, PlotFile, ResultOptions, with_options
-from jsam.cli.output import Format, check_targets, chosen_format, deliver, progress_bar, rendered
+from jsam.cli.output import Format, deliver, progress_bar, rendered
 from jsam.cli.plan import planned
+from jsam.cli.wording import in_options
 from jsam.errors import InputError
 from jsam.mechanism.contract import Contract
 from jsam.report.plain import csv_text, json_text
@@ -67,7 +68,7 @@ def compare(
 
     Exit codes: 0 done, 2 bad input (one line on standard error).
     """
-    check_targets(result.output, plot, sources=[clients, *economy.past_reports])
+    result.check(plot, sources=[clients, *economy.past_reports])
     inputs = Inputs.read(clients, economy)
     names, notes = (mechanism, []) if mechanism else _all_names(inputs)
     rows = _rows(inputs, names)
@@ -108,7 +109,7 @@ def _rows(inputs: Inputs, names: Sequence[str]) -> list[dict[str, Any]]:
             rows.append({**_record(contract), "error": None})
         except InputError as error:
             errors.append(error)
-            rows.append({**dict.fromkeys(COLUMNS), "mechanism": name, "error": str(error)})
+            rows.append({**dict.fromkeys(COLUMNS), "mechanism": name, "error": in_options(str(error))})
     if len(errors) == len(rows):
         raise errors[0]
     return rows
@@ -146,7 +147,7 @@ def _sweep_runs(inputs: Inputs, rows: Sequence[dict[str, Any]]) -> Iterator[Any]
 
 
 def _text(content: dict[str, Any], result: ResultOptions) -> str:
-    kind = chosen_format(result.format, result.output)
+    kind = result.kind
     if kind is Format.JSON:
         return json_text(content)
     if kind is Format.CSV:

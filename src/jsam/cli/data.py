@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jsam.cli.options import PlotFile, ResultOptions, with_options
-from jsam.cli.output import Format, check_targets, chosen_format, deliver, rendered, say
+from jsam.cli.output import Format, deliver, rendered, say
 from jsam.cli.training_options import DATA, PartitionOptions, plain_values
 from jsam.report.plain import csv_text, json_text
 
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from jsam.training.data import FetchResult, Progress, ProgressCallback
 
 app = typer.Typer(help="Get data sets, see which are there, deal one out to clients.", no_args_is_help=True)
+
+PARTITION_EXAMPLES = """
+[bold]Examples[/bold]
+
+  jsam data partition mnist --clients 100 --similarity 50 --plot shares.png
+
+  jsam data partition digits --clients 20 --scheme dirichlet --alpha 0.5 --output shares.csv
+"""
 
 DatasetName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
@@ -75,7 +83,7 @@ def list_datasets(*, result: ResultOptions) -> None:
     """Every data set: whether it is there, and whether its checksums are right."""
     from jsam.training.data import describe_datasets
 
-    check_targets(result.output)
+    result.check()
     rows: list[dict[str, Any]] = [
         {
             "name": status.name,
@@ -86,7 +94,7 @@ def list_datasets(*, result: ResultOptions) -> None:
         }
         for status in describe_datasets()
     ]
-    kind = chosen_format(result.format, result.output)
+    kind = result.kind
     if kind is Format.JSON:
         deliver(json_text({"datasets": rows}), result.output)
     elif kind is Format.CSV:
@@ -103,7 +111,7 @@ def list_datasets(*, result: ResultOptions) -> None:
         deliver(rendered(table, to_file=result.output is not None), result.output)
 
 
-@app.command("partition")
+@app.command("partition", epilog=PARTITION_EXAMPLES)
 @with_options
 def partition(
     *,
@@ -119,10 +127,10 @@ def partition(
     DATASET is mnist, cifar10 or digits.
     """
     from jsam.training.data import load_dataset
-    from jsam.training.partition import plot_partition
+    from jsam.training.partition import partition_picture
     from jsam.training.task import TaskSpec
 
-    check_targets(result.output, plot)
+    result.check(plot)
     data = load_dataset(dataset)
     dealt = TaskSpec(dataset=dataset, num_clients=clients, seed=seed, **plain_values(split)).split(data)
     counts = dealt.label_counts(data.train_targets, data.num_classes)
@@ -130,10 +138,7 @@ def partition(
         {"client": k, "samples": int(row.sum()), **{f"label_{label}": int(n) for label, n in enumerate(row)}}
         for k, row in enumerate(counts)
     ]
-    if plot is not None:
-        plot_partition(dealt, data.train_targets, plot, num_classes=data.num_classes)
-        say(f"wrote {plot}")
-    kind = chosen_format(result.format, result.output)
+    kind = result.kind
     if kind is Format.JSON:
         head = {"dataset": dataset, "partition": dealt.description, "seed": seed, "num_clients": dealt.num_clients}
         text = json_text({**head, "clients": rows})
@@ -145,4 +150,7 @@ def partition(
             f"{dataset}, {dealt.description} (seed {seed}): {dealt.num_clients} clients, {sizes.min()} to "
             f"{sizes.max()} samples of {labels.min()} to {labels.max()} labels each\n"
         )
-    deliver(text, result.output)
+    picture = b""
+    if plot is not None:
+        picture = partition_picture(dealt, data.train_targets, plot.suffix.lower(), num_classes=data.num_classes)
+    deliver(text, result.output, picture=picture, plot=plot)

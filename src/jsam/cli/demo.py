@@ -12,9 +12,9 @@ import typer
 
 from jsam.cli.demo_screen import Told, show, verdict
 from jsam.cli.options import RESULT, WEIGHTS, EconomyOptions, with_options
-from jsam.cli.output import say
+from jsam.cli.output import check_folder, say
 from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_torch, settled, warnings_as_lines
-from jsam.cli.simulate import simulated_contract
+from jsam.cli.simulate import checked_planner, simulated_contract
 from jsam.errors import InputError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def demo(
     began = time.monotonic()
     story, data, notes = _data(dataset)
     rounds = story.rounds if rounds is None else rounds
-    TrainingSettings(rounds=rounds)  # what is wrong with it is said before the planning
+    TrainingSettings(rounds=rounds, seed=seed)  # what is wrong with it is said before the planning
     economy = EconomyOptions(
         prior="uniform:0,1",
         budget=story.budget if budget is None else budget,
@@ -101,6 +101,8 @@ def demo(
         max_epsilon=max_epsilon,
         seed=seed,
     )
+    for name in MECHANISMS:
+        checked_planner(name, story.num_clients, economy)
     output = _fresh(output)
     who = f"{story.num_clients} clients report, {' and '.join(MECHANISMS)} plan for a cost of {economy.budget:g}"
     say(f"1/3  Planning: {who}")
@@ -143,8 +145,7 @@ def _fresh(output: Path) -> Path:
     """The folder asked for, or the next free one beside it: a run is never written over."""
     from jsam.training.records import RunFolder
 
-    if output.exists() and not output.is_dir():
-        raise InputError(f"--output {str(output)!r} is a file; name a folder")
+    check_folder(output)
     for number in range(1, 1000):
         folder = output if number == 1 else output.with_name(f"{output.name}-{number}")
         if not any(RunFolder(folder / name).config.exists() for name in MECHANISMS):

@@ -56,6 +56,8 @@ def show(told: list[Told], page: Path, headline: str, notes: list[str], seconds:
     from rich.panel import Panel
     from rich.text import Text
 
+    from jsam.report.comparison_html import paid_words
+
     kept = all(part.settlement.kept for part in told)
     contracts = " and ".join(f"{part.contract.num_clients} of {part.contract.mechanism}" for part in told)
     audit = Text(
@@ -69,6 +71,8 @@ def show(told: list[Told], page: Path, headline: str, notes: list[str], seconds:
         rendered(
             Panel(Text(headline, style="bold"), expand=False),
             _outcome(told),
+            Text(paid_words([part.contract.as_dict() for part in told])),
+            Text(""),
             *(_paid(part) for part in told),
             audit,
             *(Text(note, style="dim") for note in notes),

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, with_options
+from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, refuse_columns, with_options
 from jsam.cli.output import EXIT_BAD_INPUT, PageFormat, deliver, fail, rendered, say
 from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_torch
+from jsam.cli.wording import in_options
 from jsam.errors import InputError, install_hint
 from jsam.report.plain import json_text
 
@@ -69,6 +70,8 @@ def deploy_local(
     """Start a SuperLink and SuperNodes on this machine, run a campaign among them, and show what each client's own
     ledger says.
 
+    Unless you say otherwise the prior is uniform:0,1, the loss weight 50 and the most ε that a client sells 10.
+
     A run that fails ends with one line on standard error that says why; what the clients spent until then is shown all
     the same. Exit codes: 0 done, 1 a client is over its contract, 2 bad input or a run that failed.
     """
@@ -80,6 +83,7 @@ def deploy_local(
     if economy.loss_weight is None and economy.budget is None:
         economy = dataclasses.replace(economy, loss_weight=DEFAULT_LOSS_WEIGHT)
     economy.check()
+    refuse_columns(mechanism, "clients of a federation do not report")
     folder = _fresh(output)
     published = Published(
         campaign=f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}",
@@ -113,7 +117,7 @@ def deploy_local(
         raise
     deliver(_text(result, folder, time.monotonic() - began, format), None)
     if result.failure is not None:
-        fail(result.failure)
+        fail(in_options(result.failure))
     if not result.kept:
         raise typer.Exit(EXIT_VIOLATION)
     if result.failure is not None:
@@ -130,6 +134,8 @@ def _require_flower() -> None:
 
 def _fresh(output: Path) -> Path:
     """The folder asked for, or the next free one beside it: accounts are never written over."""
+    if output == Path():
+        raise InputError("--output is empty, or the folder you are in; name a new one")
     for number in range(1, 1000):
         folder = output if number == 1 else output.with_name(f"{output.name}-{number}")
         try:

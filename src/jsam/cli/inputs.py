@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsam.cli.clients import ClientTable, read_clients
 from jsam.cli.options import EconomyOptions
-from jsam.cli.output import progress_bar
+from jsam.cli.output import progress_bar, say
 from jsam.errors import InputError
 from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms import USBM, mechanism_named
@@ -33,6 +33,8 @@ class Inputs:
         table = read_clients(clients)
         with progress_bar("Looking at the prior", None):
             market = table.market(options.prior)
+        if table.note:
+            say(table.note)
         return cls(table=table, market=market, options=options)
 
     def mechanism(self, name: str) -> RangeMechanism:

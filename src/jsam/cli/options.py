@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
 
-from jsam.cli.output import Format
+from jsam.cli.output import Format, check_targets, chosen_format
 from jsam.errors import InputError
 
 ECONOMY, WEIGHTS, RESULT = "What is known and wanted", "Weights and caps", "Result"
@@ -82,6 +82,10 @@ class EconomyOptions:
             raise InputError("give --loss-weight (as in --loss-weight 5) or --budget (as in --budget 10)")
         if self.budget_probability is not None and self.budget is None:
             raise InputError("--budget-probability needs --budget")
+        if self.budget_probability is not None and not 0 < self.budget_probability < 1:
+            raise InputError(
+                f"--budget-probability is {self.budget_probability:g}; it must lie strictly between 0 and 1"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +95,8 @@ class ResultOptions:
     format: Annotated[
         Format | None,
         typer.Option(
-            help="What the result is written as: by the name of --output, else a table.", rich_help_panel=RESULT
+            help="What the result is written as: by the ending of --output (.json, .csv, .txt), else a table.",
+            rich_help_panel=RESULT,
         ),
     ] = None
     output: Annotated[
@@ -100,6 +105,18 @@ class ResultOptions:
             metavar="FILE", help="Write the result here instead of to standard output.", rich_help_panel=RESULT
         ),
     ] = None
+
+    usual: ClassVar[Format] = Format.TABLE
+
+    @property
+    def kind(self) -> Format:
+        """What to write."""
+        return chosen_format(self.format, self.output, self.usual)
+
+    def check(self, plot: Path | None = None, *, sources: Sequence[str] = ()) -> None:
+        """Refuse, before anything is computed, what could never be written, and to write over what is read."""
+        check_targets(self.output, plot, sources=sources)
+        _ = self.kind
 
 
 MechanismName = Annotated[
@@ -114,6 +131,14 @@ PlotFile = Annotated[
     Path | None,
     typer.Option(metavar="F.png", help="Draw a picture into this file (.png, .pdf, .svg).", rich_help_panel=RESULT),
 ]
+
+
+def refuse_columns(mechanism: str, who: str) -> None:
+    """Refuse a mechanism that selects by a column of CLIENTS.csv where there is no such file."""
+    by = {"bbm": "local loss", "usbm-compensated": "given probabilities"}
+    for name, what in by.items():
+        if mechanism == name or mechanism.startswith(f"{name}-"):
+            raise InputError(f"{mechanism} selects by {what}, which {who}; choose another --mechanism")
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

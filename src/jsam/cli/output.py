@@ -45,6 +45,9 @@ class Format(StrEnum):
     CSV = "csv"
 
 
+ENDINGS = {".json": Format.JSON, ".csv": Format.CSV, ".txt": Format.TABLE}
+
+
 def say(message: str) -> None:
     """One line on standard error, whatever the message holds."""
     with contextlib.suppress(OSError, AttributeError):
@@ -78,6 +81,15 @@ def check_targets(output: Path | None, plot: Path | None = None, *, sources: Seq
     require_matplotlib("--plot")
 
 
+def check_folder(output: Path) -> None:
+    """Refuse a folder that cannot be made, and the one that the user is in, before anything is computed."""
+    if output == Path():  # what an empty name means too, as of a variable that is not set
+        raise InputError("--output is empty, or the folder you are in; name a new one")
+    if output.exists() and not output.is_dir():
+        raise InputError(f"--output {str(output)!r} is a file; name a folder")
+    check_target(output / "config.json")
+
+
 def require_matplotlib(what: str) -> None:
     """One line instead of a traceback where pictures cannot be drawn."""
     from importlib.util import find_spec
@@ -86,12 +98,17 @@ def require_matplotlib(what: str) -> None:
         raise InputError(f"{what} needs matplotlib, which is not installed: {install_hint('plot')}")
 
 
-def chosen_format(chosen: Format | None, output: Path | None) -> Format:
-    """The format asked for, or else the one that the file's name says, or else a table."""
+def chosen_format(chosen: Format | None, output: Path | None, usual: Format) -> Format:
+    """The format asked for, or else the one that the file's name says, or else the usual one."""
     if chosen is not None:
         return chosen
-    by_suffix = {".json": Format.JSON, ".csv": Format.CSV}
-    return by_suffix.get(output.suffix.lower(), Format.TABLE) if output is not None else Format.TABLE
+    ending = "" if output is None else output.suffix.lower()
+    if ending and ending not in ENDINGS:
+        raise InputError(
+            f"--output {str(output)!r}: what to write is not clear from {ending!r}; end the name in "
+            f"{', '.join(list(ENDINGS)[:-1])} or {list(ENDINGS)[-1]}, or give --format"
+        )
+    return ENDINGS.get(ending, usual)
 
 
 def rendered(*parts: RenderableType, to_file: bool = False) -> str:

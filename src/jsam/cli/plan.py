@@ -18,7 +18,7 @@ from jsam.cli.options import (
     ResultOptions,
     with_options,
 )
-from jsam.cli.output import Format, check_targets, chosen_format, deliver, progress_bar, rendered
+from jsam.cli.output import Format, deliver, progress_bar, rendered
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.mechanisms import plan as make_contract
 from jsam.mechanism.mechanisms.base import RangeMechanism
@@ -60,7 +60,7 @@ def plan(
 
     Exit codes: 0 done, 2 bad input (one line on standard error).
     """
-    check_targets(result.output, plot, sources=[clients, *economy.past_reports])
+    result.check(plot, sources=[clients, *economy.past_reports])
     inputs = Inputs.read(clients, economy)
     contract, budget_plan = planned(inputs, mechanism, payments=payments)
     text, picture = _text(contract, budget_plan, inputs, result), b""
@@ -95,7 +95,7 @@ def finite_contract(
 
 
 def _text(contract: Contract, budget_plan: BudgetPlan | None, inputs: Inputs, result: ResultOptions) -> str:
-    kind = chosen_format(result.format, result.output)
+    kind = result.kind
     if kind is Format.TABLE:
         from jsam.report.tables import clients_table, plan_headline
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from jsam.cli.options import ResultOptions, with_options
-from jsam.cli.output import Format, check_targets, chosen_format, deliver, rendered, say
+from jsam.cli.output import Format, deliver, rendered, say
 from jsam.cli.resume import Folder
 from jsam.cli.running import EXIT_VIOLATION
 from jsam.report.plain import csv_text, json_text
@@ -38,7 +38,7 @@ def report(*, folder: Folder, result: ResultOptions) -> None:
     from jsam.report.run_html import write_run_page
     from jsam.training.settlement import settle
 
-    check_targets(result.output)
+    result.check()
     settlement = settle(folder)
     page = write_run_page(folder)
     deliver(_text(settlement, result, folder, page), result.output)
@@ -50,7 +50,7 @@ def report(*, folder: Folder, result: ResultOptions) -> None:
 
 def _text(settlement: Settlement, result: ResultOptions, folder: Path, page: Path) -> str:
     content = settlement.as_dict()
-    kind = chosen_format(result.format, result.output)
+    kind = result.kind
     if kind is Format.JSON:
         return json_text({**content, "report": str(page)})
     if kind is Format.CSV:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsam.cli.output import rendered, say
+from jsam.cli.wording import in_options
 from jsam.errors import InputError, NotSupportedError, install_hint
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def warnings_as_lines() -> Iterator[None]:
     """Warnings of the library, one line each on standard error."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        say(f"warning: {message}")
+        say(f"warning: {in_options(str(message))}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("default")

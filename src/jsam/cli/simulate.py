@@ -10,8 +10,8 @@ import click
 import typer
 from click.core import ParameterSource
 
-from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, with_options
-from jsam.cli.output import deliver, progress_bar, say
+from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, refuse_columns, with_options
+from jsam.cli.output import check_folder, deliver, progress_bar, say
 from jsam.cli.running import (
     EXIT_VIOLATION,
     RoundProgress,
@@ -27,6 +27,7 @@ from jsam.errors import InputError
 
 if TYPE_CHECKING:
     from jsam.mechanism.contract import Contract
+    from jsam.mechanism.mechanisms.base import RangeMechanism
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -77,6 +78,8 @@ def simulate(
 ) -> None:
     """Plan a contract for simulated clients, train under it, settle the ledger and write a report.
 
+    Give --loss-weight, --budget or --contract. Without --prior, reports are drawn from uniform:0,1.
+
     Exit codes: 0 done, 1 a client is over its contract, 2 bad input (one line on standard error).
     """
     require_torch()
@@ -90,6 +93,7 @@ def simulate(
     settings = TrainingSettings(seed=economy.seed, **plain_values(training))
     device_named(settings.device)
     RunFolder(output).refuse_existing()
+    check_folder(output)
     if contract is None and clients.isdigit() and int(clients) > 0:
         # Planning for a million clients takes minutes, only to hear that there are not as many samples.
         economy.check()
@@ -146,18 +150,18 @@ def _contract(file: Path | None, clients: str, mechanism: str, economy: EconomyO
     return planned(inputs, mechanism, payments=True)[0]
 
 
-def simulated_contract(mechanism: str, num_clients: int, economy: EconomyOptions, label: str = "") -> Contract:
-    """A contract for clients whose reports are drawn from the prior."""
-    from jsam.mechanism.budgeting import loss_weight_for_budget
-    from jsam.mechanism.market import Market
-    from jsam.mechanism.mechanisms import mechanism_named, plan
-    from jsam.mechanism.priors import parse_prior
-    from jsam.training.reports import draw_sensitivities
+def checked_planner(mechanism: str, num_clients: int, economy: EconomyOptions) -> RangeMechanism:
+    """The mechanism; under a budget, whose sense is checked too, its loss weight is still to be set."""
+    from jsam.mechanism.budgeting import check_budget
+    from jsam.mechanism.mechanisms import mechanism_named
 
     if num_clients < 1:
         raise InputError(f"--clients is {num_clients}; it must be at least 1")
-    prior = parse_prior(economy.prior or DEFAULT_PRIOR)
+    refuse_columns(mechanism, "simulated clients do not have (a CLIENTS.csv for --clients may)")
+    if economy.budget is not None:
+        check_budget(economy.budget, economy.budget_probability)
     settings: dict[str, Any] = {
+        "loss_weight": 1.0 if economy.loss_weight is None else economy.loss_weight,
         "noise_weight": economy.noise_weight,
         "bias_weight": economy.bias_weight,
         "max_epsilon": economy.max_epsilon,
@@ -165,7 +169,22 @@ def simulated_contract(mechanism: str, num_clients: int, economy: EconomyOptions
     # A cap on p binds the mechanisms that choose p.
     if mechanism.startswith("jsam"):
         settings["max_selection_prob"] = economy.max_selection_prob
-    planner = mechanism_named(mechanism, loss_weight=economy.loss_weight or 1.0, **settings)
+    planner = mechanism_named(mechanism, **settings)
+    if planner.max_selection_prob is not None:
+        planner.rule(num_clients)  # refuses a cap under which so many clients cannot share all draws
+    return planner
+
+
+def simulated_contract(mechanism: str, num_clients: int, economy: EconomyOptions, label: str = "") -> Contract:
+    """A contract for clients whose reports are drawn from the prior."""
+    from jsam.mechanism.budgeting import loss_weight_for_budget
+    from jsam.mechanism.market import Market
+    from jsam.mechanism.mechanisms import plan
+    from jsam.mechanism.priors import parse_prior
+    from jsam.training.reports import draw_sensitivities
+
+    planner = checked_planner(mechanism, num_clients, economy)
+    prior = parse_prior(economy.prior or DEFAULT_PRIOR)
     if economy.budget is not None:
         with progress_bar(f"Budget of {label or mechanism}", after=0.3) as bar:
             bought = loss_weight_for_budget(

@@ -28,7 +28,7 @@ CONNECTION = "How to reach the server"
 @with_options
 def supernode(
     *,
-    client_file: Annotated[Path, typer.Argument(metavar="CLIENT.toml", show_default=False)],
+    client: Annotated[Path, typer.Argument(metavar="CLIENT.toml", show_default=False)],
     superlink: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="The SuperLink.", rich_help_panel=CONNECTION)
     ] = None,
@@ -62,10 +62,11 @@ def supernode(
     from importlib.util import find_spec
 
     if statement:
-        deliver(_statement(client_file, format), None)
+        deliver(_statement(client, format), None)
         return
     if find_spec("flwr") is None or find_spec("torch") is None:
         raise InputError(f"supernode needs Flower and torch, which are not installed: {install_hint('flower')}")
+    from jsam.flower.client_files import ClientFiles
     from jsam.flower.processes import quiet_environment
     from jsam.flower.supernode import become_supernode
 
@@ -74,6 +75,7 @@ def supernode(
     host, _, number = superlink.rpartition(":")
     if not host or not (number.isascii() and number.isdigit() and 0 < int(number) < 65536):
         raise InputError(f"--superlink is {superlink!r}; it must be HOST:PORT, as in server.example:8000")
+    ClientFiles.load(client)  # what is wrong with it is said alone
     options = ["--superlink", superlink, "--host", "127.0.0.1", "--port", str(port)]
     if insecure:
         if key is not None or root_certificates is not None:
@@ -83,14 +85,14 @@ def supernode(
     else:
         if key is None:
             raise InputError("give --key, the private key whose public half the server registered (or --insecure)")
-        for path in (key, *([] if root_certificates is None else [root_certificates])):
-            if not path.is_file():
-                raise InputError(f"{path} is not a file")
+        for option, path in (("--key", key), ("--root-certificates", root_certificates)):
+            if path is not None and not path.is_file():
+                raise InputError(f"{option} {str(path)!r} is not a file")
         options += ["--auth-supernode-private-key", str(key.absolute())]
         if root_certificates is not None:
             options += ["--root-certificates", str(root_certificates.absolute())]
-    home = client_file.absolute().parent / "flower"
-    become_supernode(client_file, options, environment=quiet_environment(home), app=app)
+    home = client.absolute().parent / "flower"
+    become_supernode(client, options, environment=quiet_environment(home), app=app)
 
 
 def _statement(client_file: Path, format: PageFormat) -> str:  # noqa: A002

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jsam.cli.options import ResultOptions, with_options
-from jsam.cli.output import EXIT_VIOLATION, Format, check_targets, chosen_format, deliver, rendered
+from jsam.cli.output import EXIT_VIOLATION, Format, deliver, rendered
 from jsam.errors import InputError
 from jsam.report.plain import csv_text, json_text
 
@@ -53,7 +53,7 @@ def verify_contract(
             rich_help_panel=OWN,
         ),
     ] = None,
-    loss_weight: Annotated[
+    recomputed: Annotated[
         bool | None,
         typer.Option(
             "--check-loss-weight/--no-check-loss-weight",
@@ -75,15 +75,15 @@ def verify_contract(
     from jsam.flower.verification import verify
 
     sources = [str(path) for path in (terms, policy) if path is not None]
-    check_targets(result.output, sources=sources)
+    result.check(sources=sources)
     if ledger is not None and policy is None:
         raise InputError("--ledger needs --policy: it counts towards the policy's total")
     offered, limits = Terms.load(terms), None if policy is None else Policy.load(policy)
-    if loss_weight is None:
-        loss_weight = limits is None or limits.check_loss_weight
+    if recomputed is None:
+        recomputed = limits is None or limits.check_loss_weight
     found = verify(offered, sensitivity, samples)
     checks = [check.as_dict() for check in found.checks]
-    if loss_weight:
+    if recomputed:
         checks.append(check_loss_weight_apart(offered).as_dict())
     if limits is not None:
         checks += _policy_checks(offered, limits, ledger)
@@ -110,7 +110,7 @@ def _policy_checks(terms: Terms, policy: Policy, ledger: Path | None) -> list[di
 
 
 def _text(terms: Terms, content: dict[str, Any], result: ResultOptions) -> str:
-    kind = chosen_format(result.format, result.output)
+    kind = result.kind
     if kind is Format.JSON:
         return json_text(content)
     if kind is Format.CSV:

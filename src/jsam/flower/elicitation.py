@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
 
 from jsam.errors import InputError, JsamError
-from jsam.flower.errands import patience, will_pass
+from jsam.flower.asking import Asking, Question
 from jsam.flower.exchange import Exchange, Reply
 from jsam.flower.published import Conduct, Published
 from jsam.flower.roster import Roster
@@ -51,47 +50,35 @@ def elicit(exchange: Exchange, roster: Roster, published: Published, conduct: Co
     return dict(sorted(found.items()))
 
 
-@dataclass(kw_only=True)
-class _Pending:
-    """One node that has not answered: how often it was asked, and which messages may still bring its answer."""
-
-    questions: int = 0
-    sent: float = -math.inf
-    not_before: float = -math.inf
-    waiting: set[str] = field(default_factory=set)
-
-    @property
-    def silent(self) -> bool:
-        return self.questions >= MOST_QUESTIONS and not self.waiting
-
-
 class _Elicitation:
     def __init__(self, exchange: Exchange, roster: Roster, published: Published, conduct: Conduct) -> None:
         self._exchange, self._roster, self._published, self._conduct = exchange, roster, published, conduct
-        self._pending: dict[int, _Pending] = {}
+        self._asking: Asking[int] = Asking(exchange, "query.elicit", repeat=conduct.repeat_seconds)
         self._online: set[int] = set()
         self._asked: set[int] = set()
-        self._owner: dict[str, int] = {}
         self._reports: dict[str, Report] = {}
         words = ConfigRecord({"text": published.to_json(), "digest": published.digest})
         self._question = RecordDict({"published": words})
 
     def run(self) -> dict[str, Report]:
-        exchange, conduct = self._exchange, self._conduct
+        exchange, conduct, asking = self._exchange, self._conduct, self._asking
         self._meet(exchange.wait_for_nodes(conduct.clients, conduct.wait_seconds))
         deadline = exchange.now() + conduct.elicit_seconds
-        while self._pending and exchange.now() < deadline:
-            for node, pending in self._pending.items():
-                self._ask(node, pending, deadline)
-            for reply in exchange.collect(self._owner):
-                self._hear(reply)
-            self._pending = {node: pending for node, pending in self._pending.items() if not pending.silent}
+        while asking.open and exchange.now() < deadline:
+            for node, question in asking.open.items():
+                if node in self._online and question.times < MOST_QUESTIONS and asking.due(node, node):
+                    asking.ask(node, node, self._question, deadline=deadline)
+            for node, reply in asking.answers():
+                self._take_down(node, reply)
+            silent = [node for node, q in asking.open.items() if q.times >= MOST_QUESTIONS and not q.waiting]
+            for node in silent:
+                del asking.open[node]
             if len(self._reports) >= conduct.clients:
                 # Everybody who was expected is there; whoever else is online gets a moment more.
                 deadline = min(deadline, exchange.now() + _MOMENT)
             # A node that was restarted is another node, and its client has not been heard.
             self._meet(exchange.nodes())
-            if self._pending:
+            if asking.open:
                 exchange.pause()
         logger.info("%d clients reported, %d nodes asked", len(self._reports), len(self._asked))
         return self._reports
@@ -99,35 +86,8 @@ class _Elicitation:
     def _meet(self, nodes: set[int]) -> None:
         self._online = nodes
         self._roster.online |= nodes
-        self._pending.update({node: _Pending() for node in sorted(nodes - self._asked)})
+        self._asking.open.update({node: Question() for node in sorted(nodes - self._asked)})
         self._asked |= nodes
-
-    def _ask(self, node: int, pending: _Pending, deadline: float) -> None:
-        now = self._exchange.now()
-        early = now < pending.not_before or (pending.waiting and now < pending.sent + self._conduct.repeat_seconds)
-        if early or pending.questions >= MOST_QUESTIONS or node not in self._online:
-            return
-        message_id = self._exchange.send(node, "query.elicit", self._question, ttl=max(1.0, deadline - now))
-        pending.questions += 1
-        pending.sent = now
-        if message_id is None:
-            pending.not_before = now + patience(pending.questions - 1)
-            return
-        pending.waiting.add(message_id)
-        self._owner[message_id] = node
-
-    def _hear(self, reply: Reply) -> None:
-        node = self._owner.pop(reply.message_id)
-        pending = self._pending.get(node)
-        if pending is None:  # answered already, by another message with the same question
-            return
-        pending.waiting.discard(reply.message_id)
-        if will_pass(reply):
-            logger.info("a node could not report: %s", reply.error or reply.config["refused"])
-            pending.not_before = self._exchange.now() + patience(pending.questions - 1)
-            return
-        del self._pending[node]
-        self._take_down(node, reply)
 
     def _take_down(self, node: int, reply: Reply) -> None:
         """The first report of a name stands."""

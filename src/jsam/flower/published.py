@@ -63,7 +63,7 @@ class Published:
         if self.budget is not None:
             check_budget(self.budget, self.budget_probability)
         parse_prior(self.prior)
-        published_rule(self, self.loss_weight or 1.0)
+        published_rule(self, 1.0 if self.loss_weight is None else self.loss_weight)
         _ = self.training
         if not clip_norm_can_be_held(self.clip_norm):
             allowed = f"from {SMALLEST_CLIP_NORM:g} to {LARGEST_CLIP_NORM:g}"

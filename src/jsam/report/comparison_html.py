@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from jsam.report.files import write_atomically
 from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
@@ -40,10 +41,26 @@ def comparison_page(runs: Sequence[RunData], base: Path, *, headline: str, notes
         verdict(kept, [told, *lines]),
         *(paragraph(note) for note in notes),
         section("Accuracy", figure(accuracy_chart(list(runs)))),
-        section("Side by side", table(_HEADER, [("", _cells(run)) for run in runs]), _links(runs, base)),
+        section(
+            "Side by side",
+            table(_HEADER, [("", _cells(run)) for run in runs]),
+            paragraph(paid_words([run.contract for run in runs])),
+            _links(runs, base),
+        ),
         paragraph(CLIENT_WORDS, soft=True),
         *(section(f"Every client under {run.mechanism}", clients_table(run)) for run in runs),
         section("What the guarantee says", paragraph(guarantee(first.audit))),
+    )
+
+
+def paid_words(contracts: Sequence[Mapping[str, Any]]) -> str:
+    """Why what is paid is neither the clients' cost nor the expected cost (docs/theory.md, "Payments")."""
+    costs = [sum(client["sensitivity"] * client["epsilon"] for client in c["clients"]) for c in contracts]
+    own = ", ".join(f"{cost:.2f} with {c['mechanism']}" for cost, c in zip(costs, contracts, strict=True))
+    return (
+        f"Paid is what these very reports make due: the clients' own cost, sensitivity × ε ({own}), and on top the "
+        "rent for which they tell the truth; it equals the expected cost only on average over reports from the prior, "
+        "and does not depend on who is drawn in training."
     )
 
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 from jsam.errors import InputError, NotSupportedError
 from jsam.training.partition.result import IndexArray, Partition
 
-__all__ = ["plot_partition"]
+__all__ = ["partition_picture", "plot_partition"]
 
 
 def plot_partition(
     partition: Partition, targets: IndexArray, path: Path | str, *, num_classes: int | None = None
 ) -> None:
     """Write a picture of how many samples of each label each client holds; the file's ending sets the format."""
+    try:
+        Path(path).write_bytes(partition_picture(partition, targets, Path(path).suffix, num_classes=num_classes))
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        raise InputError(f"plot {path}: cannot be written ({' '.join(str(error).split())})") from error
+
+
+def partition_picture(
+    partition: Partition, targets: IndexArray, ending: str, *, num_classes: int | None = None
+) -> bytes:
+    """The picture as a file's content, in the format of an ending such as .png."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
@@ -35,7 +48,6 @@ def plot_partition(
     spread = f"{sizes[0]} samples each" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)} samples each"
     axes.set_title(f"{partition.description}: {num_clients} clients, {spread} (seed {partition.seed})", fontsize=10)
     figure.colorbar(image, ax=axes, label="samples", pad=0.02)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"plot {path}: cannot be written ({' '.join(str(error).split())})") from error
+    content = io.BytesIO()
+    figure.savefig(content, format=ending.lstrip(".") or None, dpi=150)
+    return content.getvalue()
