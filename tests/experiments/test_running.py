@@ -73,6 +73,11 @@ def test_runs_are_chosen_by_name(places: Places) -> None:
     assert len(missing(runs_of(places), places, ["*/s0/*", "*seed1*"])) == 6
 
 
+def test_a_pattern_that_fits_nothing_is_refused_with_an_example(places: Places) -> None:
+    with pytest.raises(InputError, match=r"no run is named 'mnist/nobody' or '\*/x'; one is \S+/cost\S+/seed0"):
+        make(places, only=["mnist/nobody", "*/x"])
+
+
 def test_results_of_two_machines_merge_to_the_same_file_in_either_order(places: Places, tmp_path: Path) -> None:
     parts = []
     for name, only in (("one", "*seed0"), ("two", "*seed1")):

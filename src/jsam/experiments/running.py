@@ -44,12 +44,11 @@ class Outcome:
 def missing(configs: Iterable[RunConfig], places: Places, only: Sequence[str] = ()) -> list[RunConfig]:
     """The runs that neither results nor output hold, of those whose name or key fits one of the patterns."""
     known = read_places(places)
-    return [
-        config
-        for config in configs
-        if config.key not in known
-        and (not only or any(fnmatch(config.name, glob) or fnmatch(config.key, glob) for glob in only))
-    ]
+    return [config for config in configs if config.key not in known and _fits(config, only)]
+
+
+def _fits(config: RunConfig, only: Sequence[str]) -> bool:
+    return not only or any(fnmatch(config.name, glob) or fnmatch(config.key, glob) for glob in only)
 
 
 def run_specs(
@@ -70,6 +69,10 @@ def run_specs(
         raise InputError(f"limit_seconds is {limit_seconds:g}; it must be above 0")
     began, made, left = time.perf_counter(), 0, 0
     chosen, plans = Chosen.load(places.chosen), Plans.load(places.plans)
+    trained = [config for spec in specs if spec.kind != "planner" for config in spec.runs(chosen)]
+    if only and not any(_fits(config, only) for config in trained):
+        some = f"; one is {trained[0].name}" if trained else ""
+        raise InputError(f"no run is named {' or '.join(map(repr, only))}{some}")
 
     def late() -> bool:
         return time.perf_counter() - began >= limit_seconds
