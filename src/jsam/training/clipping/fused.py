@@ -14,12 +14,11 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import torch
 from torch import Tensor, nn
 
-from jsam.training.clipping.capture import Capture, PerSampleLoss, RecordedForward
+from jsam.training.clipping.capture import Capture, PerSampleLoss
 from jsam.training.clipping.chunking import Footprint, memory_of, samples_a_chunk, spans
 from jsam.training.clipping.gpu import cuda_rules, runs_kernels
 from jsam.training.clipping.gpu.forward import merged
 from jsam.training.clipping.layers import RULES, Call
-from jsam.training.clipping.pooling import pooled
 from jsam.training.clipping.precision import Precision, arithmetic, exact_sums, forward_precision
 from jsam.training.clipping.result import ClippedSum
 from jsam.training.clipping.worker import Worker
@@ -42,14 +41,9 @@ class FusedClipping:
     ) -> None:
         self._model, self._loss, self._channels_last = model, loss, channels_last
         self._names = {module: name for name, module in owners.items()}
-        device = next(model.parameters()).device
-        kernels = runs_kernels(device)
+        kernels = runs_kernels(next(model.parameters()).device)
         rules = cuda_rules(precision) if kernels else RULES
-        self._forward: RecordedForward | None = None
-        if kernels:
-            self._forward = merged(model, precision)
-        elif device.type == "cpu":
-            self._forward = pooled(model)
+        self._forward = merged(model, precision) if kernels else None
         self._arithmetic: Precision = precision if self._forward is None else forward_precision(precision)
         self._workers = [Worker(owners, rules) for _ in range(workers)]
         self._pool: tuple[int, ThreadPoolExecutor] | None = None

@@ -85,7 +85,7 @@ class MergedForward:
     """Called like the model, on CUDA; modules that are not merged are called as they are, hooks and all."""
 
     def __init__(self, model: nn.Sequential, precision: Precision) -> None:
-        self._stages: list[_Stage] = list(_stages(list(flat_modules(model)), forward_precision(precision)))
+        self._stages: list[_Stage] = list(_stages(list(_flat(model)), forward_precision(precision)))
         if precision == "bf16":
             self._stages = _back_in_bf16(self._stages)
 
@@ -105,11 +105,10 @@ def merged(model: nn.Module, precision: Precision) -> MergedForward | None:
     return None if all(isinstance(stage, nn.Module) for stage in found._stages) else found
 
 
-def flat_modules(model: nn.Sequential) -> Iterator[nn.Module]:
-    """Its modules in order, those of nested chains in their place."""
+def _flat(model: nn.Sequential) -> Iterator[nn.Module]:
     for module in model:
         if type(module) is nn.Sequential:
-            yield from flat_modules(module)
+            yield from _flat(module)
         else:
             yield module
 
