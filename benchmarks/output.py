@@ -70,5 +70,5 @@ def machine(packages: Sequence[str]) -> dict[str, Any]:
         "cpu": cpu,
         "cores": os.cpu_count(),
         "load": [round(x, 2) for x in os.getloadavg()],
-        "versions": {"python": platform.pythonversion_of(), **{name: version_of(name) for name in packages}},
+        "versions": {"python": platform.python_version(), **{name: version_of(name) for name in packages}},
     }
