@@ -217,18 +217,18 @@ print(sorted(known & {name.partition(".")[0] for name in sys.modules}))
     assert done.stdout.strip() == "[]"
 
 
-def test_each_sweep_leaves_its_time_and_merging_adds_them_up(places: Places, tmp_path: Path) -> None:
+def test_each_sweep_leaves_its_time_and_merging_adds_up_those_of_a_card(places: Places, tmp_path: Path) -> None:
     first = make(places, only=["*seed0"])
     (sweep,) = read_sweeps(places.output)
     assert (sweep.runs, sweep.device) == (first.made, "CPU fp32")
     assert 0 < sweep.seconds <= first.seconds + 0.1
     other = tmp_path / "other"
-    add_sweep(other, sweep.experiment, runs=2, seconds=7.0, device="some card, tf32")
+    for count, taken in ((2, 7.0), (3, 4.0)):
+        add_sweep(other, sweep.experiment, runs=count, seconds=taken, device="some card, tf32")
     merge(other, places.output)
     merge(other, places.output)
-    seconds, runs = Results(places).device_time(sweep.experiment)
-    assert seconds == pytest.approx(sweep.seconds + 7.0)
-    assert runs == first.made + 2
+    assert len(read_sweeps(places.output)) == 3
+    assert Results(places).device_time(sweep.experiment) == (pytest.approx(11.0), 5)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "tf32"])

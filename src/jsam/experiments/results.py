@@ -14,7 +14,7 @@ from jsam.experiments.economics import read_planner
 from jsam.experiments.places import Places
 from jsam.experiments.spec import Spec, load_specs
 from jsam.experiments.store import Record, read_places
-from jsam.experiments.sweeps import Sweep, read_sweeps
+from jsam.experiments.sweeps import CPU, Sweep, read_sweeps
 from jsam.experiments.tabulate import Cell, cells
 
 
@@ -129,8 +129,8 @@ class Results:
         return read_planner(spec_id, self.places)
 
     def device_time(self, spec_id: str) -> tuple[float, int]:
-        """Seconds for which a device was busy with an experiment, and the runs it made in them."""
-        found = [sweep for sweep in self._sweeps if sweep.experiment == spec_id]
+        """Seconds for which an accelerator was busy with an experiment, and the runs it made in them."""
+        found = [sweep for sweep in self._sweeps if sweep.experiment == spec_id and not sweep.device.startswith(CPU)]
         return sum(sweep.seconds for sweep in found), sum(sweep.runs for sweep in found)
 
     @cached_property

@@ -19,7 +19,7 @@ from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec
 from jsam.experiments.store import Record, append, read_places, read_records, write_sorted
-from jsam.experiments.sweeps import add_sweep
+from jsam.experiments.sweeps import CPU, add_sweep
 from jsam.experiments.tasks import task_of
 from jsam.privacy import Adjacency, epsilon_of
 from jsam.training.clipping.precision import checked_precision
@@ -113,7 +113,7 @@ def run_specs(
 
 
 def _card(device: str) -> str:
-    return accelerator(device_named(device)).get("card", "CPU")
+    return accelerator(device_named(device)).get("card", CPU)
 
 
 def settings_of(config: RunConfig, device: str, precision: str = "fp32") -> TrainingSettings:

@@ -15,6 +15,7 @@ from jsam.errors import InputError
 from jsam.report.files import write_atomically
 
 FILE = "sweeps.csv"
+CPU = "CPU"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
