@@ -187,6 +187,23 @@ def test_the_choice_follows_from_the_runs_and_not_from_an_earlier_choice(places:
     assert chosen(places) == first
 
 
+def test_runs_with_a_step_of_their_own_are_listed_once_it_is_chosen(places: Places) -> None:
+    """Else the common step would be shown as their own."""
+    (own,) = load_specs(places, ["own-steps-mnist"])
+    choose(places)
+    assert own.runs(Chosen.load(places.chosen)) == []
+    best = {"jsam": 0.05, "usbm": 0.005}
+    store(places, "tuning-steps-lemma1-mnist", lambda c: 0.9 if c.learning_rate == best.get(c.mechanism, 0.02) else 0.4)
+    found = chosen(places)
+    assert "learning_rate_at" not in found["exact"]["mnist"]
+    rates = {c.mechanism: c.learning_rate for c in own.runs(Chosen.load(places.chosen))}
+    assert rates == {"jsam": 0.05, "usbm": 0.005, "fsbm-50": 0.02, "fsbm-25": 0.02}
+    (panels,) = load_specs(places, ["panels-mnist"])
+    assert {c.learning_rate for c in panels.runs(Chosen.load(places.chosen))} == {
+        found["lemma1"]["mnist"]["learning_rate"]
+    }
+
+
 def test_a_cap_has_steps_of_its_own_and_no_say_in_anything_else(places: Places) -> None:
     """C and Q are JSAM's without a cap; the capped wait for nobody and nobody waits for them."""
     store(places, "tuning-exact-mnist", lambda c: 0.9 if (c.clip_norm, c.learning_rate) == (0.3, 3.0) else 0.5)
@@ -194,7 +211,7 @@ def test_a_cap_has_steps_of_its_own_and_no_say_in_anything_else(places: Places) 
     store(places, "tuning-steps-mnist", lambda c: 0.9 if c.learning_rate == 1 else 0.4)
     uncapped = chosen(places)["exact"]["mnist"]["learning_rate_at"]
     assert uncapped["jsam"]["10"] == 1.0
-    capped: dict[float | None, float] = {0.1: 0.3, 0.2: 1.0, 0.4: 0.1, None: 3.0}
+    capped: dict[float | None, float] = {0.1: 0.3, 0.3: 1.0, None: 0.1}
     store(places, "tuning-steps-variants-mnist", lambda c: 0.99 if c.learning_rate == capped[cap_of(c)] else 0.0)
     after = chosen(places)["exact"]["mnist"]
     assert {name: after[name] for name in before} == before

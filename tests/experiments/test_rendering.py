@@ -232,7 +232,7 @@ def test_caps_are_drawn_beside_the_panels_once_one_was_tried(places: Places) -> 
     assert list(curves) == [
         "jsam",
         "fsbm-50",
-        *(f"jsam with p ≤ {cap}" for cap in (0.1, 0.2, 0.4)),
+        *(f"jsam with p ≤ {cap}" for cap in (0.1, 0.3)),
         "fsbm-25",
         "fsbm-10",
     ]

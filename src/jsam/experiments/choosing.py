@@ -188,31 +188,43 @@ def choose(places: Places) -> dict[str, Any]:
                     "learning_rate_schedule": schedule,
                     "momentum": momentum,
                 }
-    exact = _exact(places, values)
-    tables = {"lemma1": lemma1, "exact": exact}
-    values = {**{k: v for k, v in values.items() if k not in tables}, **tables}
+    values |= {"lemma1": lemma1, "exact": _exact(places, values)}
+    values = _with_steps(places, values)
     values["status"] = _status(places, Chosen(values=values))
     write_atomically(places.chosen, (_HEAD + toml_text(values)).encode())
     return values
 
 
 def _exact(places: Places, values: Mapping[str, Any]) -> dict[str, Any]:
-    """C, Q and the learning rate from the grids made for them, then the learning rates of each variant at each cost."""
-    specs = [spec for spec in load_specs(places) if spec.kind == "tuning"]
-    # The runs that tune steps have no say in C and Q: they look at other costs, and not for every C and Q.
-    tuned = [record for spec in specs if spec.id.startswith(_EXACT) for record in grid_records(places, spec.id)]
+    """C, Q and the learning rate, from the grids made for them.
+
+    The runs that tune steps have no say in it: they look at other costs, and not for every C and Q.
+    """
+    grids = [spec.id for spec in load_specs(places) if spec.id.startswith(_EXACT)]
+    tuned = [record for name in grids for record in grid_records(places, name)]
     exact = dict(values.get("exact", {}))
     for dataset, found in best_exact(_accuracies(tuned, "exact")).items():
-        exact[dataset] = {**{name: value for name, value in exact.get(dataset, {}).items() if name != STEPS}, **found}
-    known, so_far = read_places(places), Chosen(values={**values, "exact": exact})
+        exact[dataset] = {**exact.get(dataset, {}), **found}
+    return exact
+
+
+def _with_steps(places: Places, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The learning rates of each variant at each cost; those of an earlier choice do not count."""
+    found = {
+        noise: {name: _without(table, STEPS) for name, table in values[noise].items()} for noise in ("lemma1", "exact")
+    }
+    so_far, known = Chosen(values={**values, **found}), read_places(places)
     # Each grid for itself, the later over the earlier: a wider one counts at a cost as soon as all of it is run there.
-    for spec in (spec for spec in specs if spec.id.startswith(_STEPS)):
+    for spec in (spec for spec in load_specs(places) if spec.id.startswith(_STEPS)):
         for dataset, table in best_steps_at(spec.runs(so_far), known).items():
-            steps = dict(exact[dataset].get(STEPS, {}))
+            steps = found[spec.settings["noise"]][dataset].setdefault(STEPS, {})
             for variant, by_cost in table.items():
                 steps[variant] = {**steps.get(variant, {}), **by_cost}
-            exact[dataset] = {**exact[dataset], STEPS: steps}
-    return exact
+    return {**values, **found}
+
+
+def _without(table: Any, name: str) -> Any:
+    return {key: value for key, value in table.items() if key != name} if isinstance(table, Mapping) else table
 
 
 def _status(places: Places, chosen: Chosen) -> str:

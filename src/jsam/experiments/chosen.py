@@ -11,7 +11,7 @@ from typing import Any
 
 from jsam.errors import InputError
 
-CHOSEN = "chosen"
+CHOSEN, OWN, OWN_OR_CHOSEN = "chosen", "own", "own or chosen"
 STEPS = "learning_rate_at"
 
 
@@ -19,7 +19,8 @@ STEPS = "learning_rate_at"
 class Chosen:
     """Values by noise rule and data set: `[lemma1.mnist]` before `[lemma1]` before the top of the file.
 
-    A table such as `[exact.mnist.learning_rate_at.jsam]` has learning rates of one mechanism by cost, before all that.
+    A table such as `[exact.mnist.learning_rate_at.jsam]` has learning rates of one mechanism by cost, for runs that ask
+    for their own.
     """
 
     values: Mapping[str, Any]
@@ -41,25 +42,29 @@ class Chosen:
                 return table[name]
         raise InputError(f"{self.where} has no {name} for noise {noise!r} and data set {dataset!r}")
 
-    def step(self, *, noise: str, dataset: str, variant: str, cost: float) -> float:
-        """The learning rate, of this variant of a mechanism at this cost where there is one."""
-        tables = self.values.get(noise, {}).get(dataset, {}).get(STEPS, {})
-        found = tables.get(variant, {}).get(cost_key(cost))
-        return float(self.value("learning_rate", noise=noise, dataset=dataset) if found is None else found)
+    def step(self, settings: Mapping[str, Any]) -> float | None:
+        """The learning rate of this variant of a mechanism at this cost; None where none was chosen."""
+        tables = self.values.get(str(settings.get("noise")), {}).get(str(settings.get("dataset")), {}).get(STEPS, {})
+        variant = variant_key(str(settings["mechanism"]), settings.get("max_selection_prob"))
+        found = tables.get(variant, {}).get(cost_key(float(settings["cost"])))
+        return None if found is None else float(found)
+
+    def lacks_step(self, settings: Mapping[str, Any]) -> bool:
+        """Whether this run wants a learning rate of its own, and none was chosen yet."""
+        return settings.get("learning_rate") == OWN and self.step(settings) is None
 
     def resolve(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings with every "chosen" replaced by the value."""
+        """The settings with every "chosen" replaced by the value, and a learning rate "own" by that of the variant.
+
+        "own or chosen" is the common one where the variant has none.
+        """
+        own = self.step(settings) if settings.get("learning_rate") in (OWN, OWN_OR_CHOSEN) else None
         noise, dataset = str(settings.get("noise")), str(settings.get("dataset"))
         found = {
-            name: self.value(name, noise=noise, dataset=dataset) if value == CHOSEN else value
+            name: self.value(name, noise=noise, dataset=dataset) if value in (CHOSEN, OWN, OWN_OR_CHOSEN) else value
             for name, value in settings.items()
         }
-        if settings.get("learning_rate") == CHOSEN and "mechanism" in settings and "cost" in settings:
-            variant = variant_key(str(settings["mechanism"]), settings.get("max_selection_prob"))
-            found["learning_rate"] = self.step(
-                noise=noise, dataset=dataset, variant=variant, cost=float(settings["cost"])
-            )
-        return found
+        return found if own is None else {**found, "learning_rate": own}
 
 
 def variant_key(mechanism: str, cap: float | None) -> str:

@@ -25,6 +25,7 @@ from jsam.report.paper_figures import (
     structure_picture,
 )
 
+LOW_COST_STEPS = "tuning-steps-lemma1-mnist"
 ACCURACY, HELD = "test accuracy (%)", "held-out accuracy (%)"
 _AGAINST_THE_BOUND: tuple[tuple[str, str, str, Callable[[Record], float | None], Callable[[Correlations], float]], ...]
 _AGAINST_THE_BOUND = (
@@ -56,6 +57,10 @@ def pictures_of(results: Results) -> list[Picture]:
         content = _panels(results, f"panels-{dataset}")
         if content is not None:
             found.append(Picture(name=f"panels-{dataset}", caption=caption, content=content))
+    content = _panels_of(_by_mechanism(results.cells("own-steps-mnist")), log=False)
+    if content is not None:
+        caption = "MNIST at low cost again, every mechanism with its own learning rate at each cost."
+        found.append(Picture(name="own-steps-mnist", caption=caption, content=content))
     for dataset, name in NAMES.items():
         caption = f"{name} again with the noise that every contract truly needs."
         content = _panels(results, f"exact-{dataset}", log=True)
@@ -85,7 +90,7 @@ def pictures_of(results: Results) -> list[Picture]:
         caption = (
             "MNIST at low cost, s = 100: held-out accuracy of each mechanism against the step, all else as chosen."
         )
-        found.append(Picture(name="tuning-shorter-mnist", caption=caption, content=content))
+        found.append(Picture(name=LOW_COST_STEPS, caption=caption, content=content))
     weights = noise_weight_panels(results)
     if any(len(points) > 1 for panel in weights for points in panel.curves.values()):
         content = panels_picture(weights, x_label="Q (log scale)", y_label=HELD, log=True)
@@ -113,9 +118,14 @@ def pictures_of(results: Results) -> list[Picture]:
 
 
 def _panels(results: Results, spec_id: str, *, log: bool = False) -> bytes | None:
-    cells = results.cells(spec_id)
-    curves = {name: [cell for cell in cells if cell.config.mechanism == name] for name in published.MECHANISMS}
-    return _panels_of(curves, log=log)
+    return _panels_of(_by_mechanism(results.cells(spec_id)), log=log)
+
+
+def _by_mechanism(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """The paper's mechanisms first, in its order."""
+    names = dict.fromkeys([*published.MECHANISMS, *(cell.config.mechanism for cell in cells)])
+    curves = {name: [cell for cell in cells if cell.config.mechanism == name] for name in names}
+    return {name: found for name, found in curves.items() if found}
 
 
 def _variants(results: Results) -> dict[str, list[Cell]]:
@@ -194,11 +204,11 @@ def _tuning(results: Results, dataset: str) -> list[Panel]:
 
 def _shorter(results: Results) -> list[Panel]:
     """A panel for each cost, a curve for each mechanism; none while hardly anything is run."""
-    there, wanted = results.stored("tuning-shorter-mnist")
+    there, wanted = results.stored(LOW_COST_STEPS)
     if 2 * there < wanted:
         return []
     panels: dict[float, dict[str, list[Point]]] = {}
-    for cell in sorted(results.cells("tuning-shorter-mnist"), key=lambda cell: cell.config.learning_rate):
+    for cell in sorted(results.cells(LOW_COST_STEPS), key=lambda cell: cell.config.learning_rate):
         c = cell.config
         curve = panels.setdefault(c.cost, {}).setdefault(c.mechanism, [])
         curve.append(Point(x=c.learning_rate, mean=cell.accuracy_mean))

@@ -53,8 +53,9 @@ class Spec:
         found: dict[str, RunConfig] = {}
         for grid in self.grids:
             for settings in _product({**self.settings, **grid}):
-                config = RunConfig.from_dict(chosen.resolve(settings))
-                found.setdefault(config.key, config)
+                if not chosen.lacks_step(settings):
+                    config = RunConfig.from_dict(chosen.resolve(settings))
+                    found.setdefault(config.key, config)
         return list(found.values())
 
 
