@@ -86,7 +86,7 @@ def client_file(tmp_path: Path) -> Path:
     [
         ([], "--superlink"),
         (["--superlink", "127.0.0.1:1"], "--key"),
-        (["--superlink", "127.0.0.1:1", "--key", "missing"], "missing is not a file"),
+        (["--superlink", "127.0.0.1:1", "--key", "missing"], "--key 'missing' is not a file"),
         (["--superlink", "127.0.0.1:1", "--insecure", "--key", "k"], "not both"),
     ],
 )
