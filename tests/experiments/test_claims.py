@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from jsam.experiments import published
 from jsam.experiments.claims import all_claims
 from jsam.experiments.config import RunConfig
 from jsam.experiments.places import Places
+from jsam.experiments.planner_claims import _ratio_verdict
 from jsam.experiments.results import Difference, Results
 from jsam.experiments.sweeps import add_sweep
 from jsam.experiments.verdicts import FAILS, FAR, HOLDS, NOISE, NOT_RUN, SO_FAR, TOO_FEW, Claim, judged, so_far
@@ -256,3 +258,13 @@ def test_a_setting_with_more_seeds_weighs_no_more_than_another() -> None:
     assert found is not None
     assert found.mean == 3.0
     assert "up to 3 seeds" in str(found)
+
+
+def test_of_eight_ratios_one_or_two_may_lie_outside_a_95_percent_band_by_chance() -> None:
+    ratios = sorted(published.bbm_cost_ratios())
+    bands = ((0.0, 2.0, HOLDS), (0.0, ratios[-2], NOISE), (ratios[2], 2.0, NOISE), (ratios[3], 2.0, FAILS))
+    for low, high, verdict in bands:
+        found = {"band": [low, 1.0, high], "paper": 1.0, "inside": True}
+        assert _ratio_verdict("bbm-50/usbm", found) == verdict
+    one = {"band": [0.5, 0.6, 0.7], "paper": 0.8, "inside": False}
+    assert _ratio_verdict("fsbm-50/usbm", one) == FAILS
