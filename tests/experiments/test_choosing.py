@@ -204,6 +204,16 @@ def test_runs_with_a_step_of_their_own_are_listed_once_it_is_chosen(places: Plac
     }
 
 
+def test_a_step_is_the_best_on_average_over_the_similarities_tried(places: Places) -> None:
+    """The best at s = 100 may be bad at s = 0."""
+
+    def accuracy(c: RunConfig) -> float:
+        return {0.1: 0.9 if c.similarity else 0.2, 0.05: 0.7}.get(c.learning_rate, 0.1)
+
+    store(places, "tuning-steps-lemma1-mnist", accuracy)
+    assert set(chosen(places)["lemma1"]["mnist"]["learning_rate_at"]["jsam"].values()) == {0.05}
+
+
 def test_a_cap_has_steps_of_its_own_and_no_say_in_anything_else(places: Places) -> None:
     """C and Q are JSAM's without a cap; the capped wait for nobody and nobody waits for them."""
     store(places, "tuning-exact-mnist", lambda c: 0.9 if (c.clip_norm, c.learning_rate) == (0.3, 3.0) else 0.5)

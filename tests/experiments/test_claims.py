@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jsam.experiments import published
+from jsam.experiments.choosing import choose
 from jsam.experiments.claims import all_claims
 from jsam.experiments.config import RunConfig
 from jsam.experiments.places import Places
@@ -63,6 +64,18 @@ def test_half_a_pair_is_no_pair(places: Places) -> None:
     """Runs of JSAM alone, or of other seeds than USBM's, are compared with nothing."""
     store(places, "panels-mnist", lambda c: 0.9 if (c.mechanism == "jsam") == (c.seed == 0) else None)
     assert claim(places, "MNIST: JSAM gains at least 8 points").verdict == NOT_RUN
+
+
+def test_the_lead_is_judged_again_with_a_step_for_each(places: Places) -> None:
+    """Runs that share one step have no say in it, and the best rival may be one that the panels lack."""
+    store(places, "tuning-steps-lemma1-mnist", lambda c: 0.9 if c.learning_rate == 0.05 else 0.4)
+    choose(places)
+    store(places, "panels-mnist", ranked)
+    assert claim(places, "MNIST: JSAM is above USBM at costs up to 3").verdict == NOT_RUN
+    store(places, "own-steps-mnist", lambda c: 0.95 if c.mechanism == "fsbm-25" else ranked(c))
+    over_usbm = claim(places, "MNIST: JSAM is above USBM at costs up to 3")
+    assert (over_usbm.verdict, over_usbm.numbers.partition(",")[0]) == (HOLDS, "mean +20.0 ± 0.0 points")
+    assert claim(places, "MNIST: JSAM is above the best of usbm, fsbm-50, fsbm-25").verdict == FAILS
 
 
 def test_table_values_are_held_against_the_papers(places: Places) -> None:

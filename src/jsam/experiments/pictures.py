@@ -25,7 +25,6 @@ from jsam.report.paper_figures import (
     structure_picture,
 )
 
-LOW_COST_STEPS = "tuning-steps-lemma1-mnist"
 ACCURACY, HELD = "test accuracy (%)", "held-out accuracy (%)"
 _AGAINST_THE_BOUND: tuple[tuple[str, str, str, Callable[[Record], float | None], Callable[[Correlations], float]], ...]
 _AGAINST_THE_BOUND = (
@@ -57,10 +56,11 @@ def pictures_of(results: Results) -> list[Picture]:
         content = _panels(results, f"panels-{dataset}")
         if content is not None:
             found.append(Picture(name=f"panels-{dataset}", caption=caption, content=content))
-    content = _panels_of(_by_mechanism(results.cells("own-steps-mnist")), log=False)
-    if content is not None:
-        caption = "MNIST at low cost again, every mechanism with its own learning rate at each cost."
-        found.append(Picture(name="own-steps-mnist", caption=caption, content=content))
+    for dataset, name in NAMES.items():
+        content = _panels(results, f"own-steps-{dataset}")
+        if content is not None:
+            caption = f"{name} at low cost again, every mechanism with its own learning rate at each cost."
+            found.append(Picture(name=f"own-steps-{dataset}", caption=caption, content=content))
     for dataset, name in NAMES.items():
         caption = f"{name} again with the noise that every contract truly needs."
         content = _panels(results, f"exact-{dataset}", log=True)
@@ -84,13 +84,13 @@ def pictures_of(results: Results) -> list[Picture]:
                 f"{name}: held-out accuracy of JSAM against the step; dash-dotted without momentum, else with 0.9."
             )
             found.append(Picture(name=f"tuning-{dataset}", caption=caption, content=content))
-    shorter = _shorter(results)
-    if shorter:
-        content = panels_picture(shorter, x_label="learning rate (log scale)", y_label=HELD, log=True)
-        caption = (
-            "MNIST at low cost, s = 100: held-out accuracy of each mechanism against the step, all else as chosen."
-        )
-        found.append(Picture(name=LOW_COST_STEPS, caption=caption, content=content))
+    for dataset, name in NAMES.items():
+        spec_id = f"tuning-steps-lemma1-{dataset}"
+        shorter = _shorter(results, spec_id)
+        if shorter:
+            content = panels_picture(shorter, x_label="learning rate (log scale)", y_label=HELD, log=True)
+            caption = f"{name} at low cost: held-out accuracy of each mechanism against the step, all else as chosen."
+            found.append(Picture(name=spec_id, caption=caption, content=content))
     weights = noise_weight_panels(results)
     if any(len(points) > 1 for panel in weights for points in panel.curves.values()):
         content = panels_picture(weights, x_label="Q (log scale)", y_label=HELD, log=True)
@@ -202,17 +202,17 @@ def _tuning(results: Results, dataset: str) -> list[Panel]:
     return [Panel(title=title, curves=curves) for title, curves in panels.items()]
 
 
-def _shorter(results: Results) -> list[Panel]:
-    """A panel for each cost, a curve for each mechanism; none while hardly anything is run."""
-    there, wanted = results.stored(LOW_COST_STEPS)
+def _shorter(results: Results, spec_id: str) -> list[Panel]:
+    """A panel for each similarity and cost, a curve for each mechanism; none while hardly anything is run."""
+    there, wanted = results.stored(spec_id)
     if 2 * there < wanted:
         return []
-    panels: dict[float, dict[str, list[Point]]] = {}
-    for cell in sorted(results.cells(LOW_COST_STEPS), key=lambda cell: cell.config.learning_rate):
+    panels: dict[tuple[float, float], dict[str, list[Point]]] = {}
+    for cell in sorted(results.cells(spec_id), key=lambda cell: cell.config.learning_rate):
         c = cell.config
-        curve = panels.setdefault(c.cost, {}).setdefault(c.mechanism, [])
+        curve = panels.setdefault((-c.similarity, c.cost), {}).setdefault(c.mechanism, [])
         curve.append(Point(x=c.learning_rate, mean=cell.accuracy_mean))
-    return [Panel(title=f"cost {cost:g}", curves=panels[cost]) for cost in sorted(panels)]
+    return [Panel(title=f"s = {-s:g}, cost {cost:g}", curves=panels[s, cost]) for s, cost in sorted(panels)]
 
 
 def noise_weight_panels(results: Results) -> list[Panel]:
