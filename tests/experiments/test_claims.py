@@ -268,3 +268,11 @@ def test_of_eight_ratios_one_or_two_may_lie_outside_a_95_percent_band_by_chance(
         assert _ratio_verdict("bbm-50/usbm", found) == verdict
     one = {"band": [0.5, 0.6, 0.7], "paper": 0.8, "inside": False}
     assert _ratio_verdict("fsbm-50/usbm", one) == FAILS
+
+
+def test_ratios_that_draws_do_not_change_hold_as_exactly_as_the_papers_costs_are_known() -> None:
+    for pair, ours, paper in (("jsam-ci/jsam", math.sqrt(0.5), 417.5662 / 590.5221), ("jsam/usbm", 1.0, 0.999963)):
+        band = [ours] * 3
+        assert _ratio_verdict(pair, {"band": band, "paper": paper, "inside": True}) == HOLDS
+        for off in (-1e-4, 1e-4):
+            assert _ratio_verdict(pair, {"band": band, "paper": ours + off, "inside": False}) == FAILS

@@ -184,7 +184,7 @@ def cost_columns(settings: Settings) -> dict[str, Any]:
             "mean": float(values.mean()),
             "band": [low, middle, high],
             "paper": theirs,
-            "inside": bool(low - 5e-5 <= theirs <= high + 5e-5),
+            "inside": published.cost_ratio_inside(theirs, low, high),
         }
     return {"ratios": ratios, "jsam_cost": _band(costs["jsam"])}
 
