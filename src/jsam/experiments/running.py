@@ -14,7 +14,7 @@ import numpy as np
 from jsam.errors import InputError
 from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
-from jsam.experiments.economics import read_planner, run_planner
+from jsam.experiments.economics import current_planner, run_planner
 from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec
@@ -79,9 +79,9 @@ def run_specs(
 
     for spec in specs:
         if spec.kind == "planner":
-            if read_planner(spec.id, places) is None:
+            if current_planner(spec, chosen, places) is None:
                 tell(f"{spec.id}: computing")
-                run_planner(spec, places)
+                run_planner(spec, chosen, places)
             continue
         wanted = missing(spec.runs(chosen), places, only)
         done, start = 0, time.perf_counter()

@@ -10,7 +10,7 @@ from typing import Any
 from jsam.experiments import published
 from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
-from jsam.experiments.economics import read_planner
+from jsam.experiments.economics import current_planner
 from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec
@@ -152,8 +152,9 @@ def _number(value: float | None, form: str) -> str:
 
 def progress_of(spec: Spec, places: Places) -> tuple[int, int]:
     """How many results are stored and how many there are to be."""
+    chosen = Chosen.load(places.chosen)
     if spec.kind == "planner":
-        return int(read_planner(spec.id, places) is not None), 1
+        return int(current_planner(spec, chosen, places) is not None), 1
     known = read_places(places)
-    runs = spec.runs(Chosen.load(places.chosen))
+    runs = spec.runs(chosen)
     return sum(config.key in known for config in runs), len(runs)
