@@ -45,6 +45,18 @@ Root = Annotated[Path | None, typer.Option(metavar="DIR", help="A checkout of js
 Output = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where new results go. \\[default: results/paper of the checkout]")
 ]
+Further = Annotated[
+    Path | None, typer.Option("--output", metavar="DIR", help="Count what run --output DIR stored there too.")
+]
+Pages = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        metavar="DIR",
+        help="Where figures and page go; what run --output DIR stored there counts too. "
+        "\\[default: results/paper of the checkout]",
+    ),
+]
 
 
 def _opened(ids: list[str] | None, root: Path | None, output: Path | None) -> tuple[list[Spec], Places]:
@@ -56,7 +68,7 @@ def _opened(ids: list[str] | None, root: Path | None, output: Path | None) -> tu
 
 
 @app.command("list", epilog=_example("list", "list 'panels-*'"))
-def list_experiments(ids: Ids = None, *, root: Root = None, output: Output = None) -> None:
+def list_experiments(ids: Ids = None, *, root: Root = None, output: Further = None) -> None:
     """The experiments, what each shows of the paper, and how much of it is stored.
 
     ID is an experiment's name, or a pattern as in 'panels-*'; give several, or none for all.
@@ -75,7 +87,7 @@ def list_experiments(ids: Ids = None, *, root: Root = None, output: Output = Non
 
 
 @app.command(epilog=_example("plan table-mnist"))
-def plan(ids: Ids = None, *, root: Root = None, output: Output = None) -> None:
+def plan(ids: Ids = None, *, root: Root = None) -> None:
     """Find η for every cost, and the losses that BBM selects by; a machine with an accelerator then need only train.
 
     ID is an experiment's name, or a pattern as in 'panels-*'; give several, or none for all.
@@ -84,7 +96,7 @@ def plan(ids: Ids = None, *, root: Root = None, output: Output = None) -> None:
     from jsam.experiments.chosen import Chosen
     from jsam.experiments.planning import Plans
 
-    specs, places = _opened(ids, root, output)
+    specs, places = _opened(ids, root, None)
     chosen = Chosen.load(places.chosen)
     runs = [config for spec in specs for config in spec.runs(chosen)]
     Plans.load(places.plans).prepare(runs, tell=say)
@@ -157,7 +169,7 @@ def table(
     everything: Annotated[bool, typer.Option("--all", help="All experiments but the tuning.")] = False,
     form: Annotated[Format, typer.Option("--format", help="table, json or csv.")] = Format.TABLE,
     root: Root = None,
-    output: Output = None,
+    output: Further = None,
 ) -> None:
     """Stored accuracies (percent) and costs, the paper's beside them.
 
@@ -189,7 +201,7 @@ def table(
 
 
 @app.command(epilog=_example("render", "render 'panels-*' --output pictures"))
-def render(ids: Ids = None, *, root: Root = None, output: Output = None) -> None:
+def render(ids: Ids = None, *, root: Root = None, output: Pages = None) -> None:
     """Figures and one page from what is stored; nothing is run, and what is missing is shown as missing.
 
     ID is an experiment's name, or a pattern as in 'panels-*'; give several, or none for all.

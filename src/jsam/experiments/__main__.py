@@ -18,6 +18,9 @@ from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec, load_specs
 from jsam.experiments.store import merge
 
+_FURTHER = "count what run --output DIR stored there too"
+_OUTPUT = {"run": "where new results go (results/paper of the checkout)", "list": _FURTHER, "table": _FURTHER}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 done, 2 bad input."""
@@ -100,11 +103,14 @@ def _parser() -> argparse.ArgumentParser:
         ("table", _table, "rows of stored results as JSON"),
     ):
         command = commands.add_parser(name, help=about, description=about)
-        command.add_argument(
-            "ids", nargs="*", metavar="ID", help="experiments, by name or pattern; all if none is given"
-        )
-        command.set_defaults(act=act)
-        _places(command)
+        command.set_defaults(act=act, ids=(), output=None)
+        if name != "choose":
+            command.add_argument(
+                "ids", nargs="*", metavar="ID", help="experiments, by name or pattern; all if none is given"
+            )
+        if name in _OUTPUT:
+            command.add_argument("--output", metavar="DIR", help=_OUTPUT[name])
+        _root(command)
         if name == "plan":
             command.add_argument("--no-losses", action="store_true", help="leave the losses to the machine that trains")
         if name == "run":
@@ -112,15 +118,16 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--precision", default="fp32", help="fp32, tf32 or bf16 (the latter two on cuda)")
             command.add_argument("--only", action="append", default=[], metavar="GLOB", help="runs by name or key")
             command.add_argument("--limit-seconds", type=float, default=math.inf, help="begin no run after this time")
-    command = commands.add_parser("merge", help="bring in results from another machine")
-    command.add_argument("folder", metavar="DIR")
-    _places(command)
+    about = "bring in results that another machine made with --output DIR"
+    command = commands.add_parser("merge", help=about, description=about)
+    command.set_defaults(output=None)
+    command.add_argument("folder", metavar="DIR", help="the folder that they are in")
+    _root(command)
     return parser
 
 
-def _places(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--output", default=None, metavar="DIR", help="where new results go (results/paper)")
-    command.add_argument("--root", default=None, metavar="DIR", help="a checkout of jsam")
+def _root(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--root", default=None, metavar="DIR", help="a checkout of jsam (the one you are in)")
 
 
 if __name__ == "__main__":
