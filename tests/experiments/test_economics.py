@@ -80,14 +80,14 @@ def test_a_result_made_with_another_q_counts_as_missing_and_is_made_again(tmp_pa
         run_specs([spec], places, tell=said.append)
         stored = Results(places).planner("structure")
         assert stored is not None
-        assert progress_of(spec, places) == (1, 1)
+        assert str(progress_of([spec], places)["structure"]) == "1 of 1"
         return float(stored["settings_used"]["noise_weight"])
 
     assert (run(), run()) == (9.0, 9.0)
     assert said == ["structure: computing"]
     choose_noise_weight(places, 16.00001)  # more digits than results are stored with
     assert Results(places).planner("structure") is None
-    assert progress_of(spec, places) == (0, 1)
+    assert str(progress_of([spec], places)["structure"]) == "0 of 1"
     assert (run(), run()) == (16.00001, 16.00001)
     assert said == ["structure: computing"] * 2
 

@@ -79,10 +79,8 @@ def list_experiments(ids: Ids = None, *, root: Root = None, output: Further = No
     from jsam.report.tables import plain_table
 
     specs, places = _opened(ids, root, output)
-    rows = []
-    for spec in specs:
-        there, wanted = progress_of(spec, places)
-        rows.append((spec.id, f"{there} of {wanted}", spec.title))
+    progress = progress_of(specs, places)
+    rows = [(spec.id, str(progress[spec.id]), spec.title) for spec in specs]
     deliver(rendered(plain_table(("experiment", "stored", "what"), rows), Text("")), None)
 
 
@@ -95,10 +93,13 @@ def plan(ids: Ids = None, *, root: Root = None) -> None:
     require_torch()
     from jsam.experiments.chosen import Chosen
     from jsam.experiments.planning import Plans
+    from jsam.experiments.waiting import waiting_lines
 
     specs, places = _opened(ids, root, None)
     chosen = Chosen.load(places.chosen)
     runs = [config for spec in specs for config in spec.runs(chosen)]
+    for line in waiting_lines(specs, chosen, places).values():
+        say(line)
     Plans.load(places.plans).prepare(runs, tell=say)
     say(f"{len(runs)} runs are planned")
 
@@ -175,7 +176,9 @@ def table(
 
     ID is an experiment's name, or a pattern as in 'panels-*'; give several, or --all.
     """
+    from jsam.experiments.chosen import Chosen
     from jsam.experiments.tabulate import COLUMNS, READABLE, readable, table_rows
+    from jsam.experiments.waiting import waiting_lines
     from jsam.report.plain import csv_text
     from jsam.report.tables import plain_table
 
@@ -188,6 +191,8 @@ def table(
     for spec in specs if ids else ():
         if spec.kind == "planner":
             say(f"{spec.id} has no table, only figures and claims: jsam reproduce render")
+    for line in waiting_lines(specs if ids else (), Chosen.load(places.chosen), places).values():
+        say(line)
     if form is Format.JSON:
         deliver(json.dumps(rows, indent=1) + "\n", None)
     elif form is Format.CSV:

@@ -17,6 +17,7 @@ from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec, load_specs
 from jsam.experiments.store import merge
+from jsam.experiments.waiting import waiting_lines
 
 _FURTHER = "count what run --output DIR stored there too"
 _OUTPUT = {"run": "where new results go (results/paper of the checkout)", "list": _FURTHER, "table": _FURTHER}
@@ -47,15 +48,17 @@ def say(line: str) -> None:
 def _list(specs: list[Spec], places: Places, _: argparse.Namespace) -> int:
     from jsam.experiments.tabulate import progress_of
 
+    progress = progress_of(specs, places)
     for spec in specs:
-        there, wanted = progress_of(spec, places)
-        sys.stdout.write(f"{spec.id:<22} {there:>4} of {wanted:>4} runs  {spec.title}\n")
+        sys.stdout.write(f"{spec.id:<28} {progress[spec.id]!s:>15}  {spec.title}\n")
     return 0
 
 
 def _plan(specs: list[Spec], places: Places, given: argparse.Namespace) -> int:
     chosen = Chosen.load(places.chosen)
     runs = [config for spec in specs for config in spec.runs(chosen)]
+    for line in waiting_lines(specs, chosen, places).values():
+        say(line)
     Plans.load(places.plans).prepare(runs, losses=not given.no_losses, tell=say)
     say(f"{len(runs)} runs are planned")
     return 0
@@ -87,6 +90,8 @@ def _choose(_: list[Spec], places: Places, __: argparse.Namespace) -> int:
 def _table(specs: list[Spec], places: Places, _: argparse.Namespace) -> int:
     from jsam.experiments.tabulate import table_rows
 
+    for line in waiting_lines(specs, Chosen.load(places.chosen), places).values():
+        say(line)
     rows = [row for group in table_rows(specs, places).values() for row in group]
     sys.stdout.write(json.dumps(rows, indent=1) + "\n")
     return 0

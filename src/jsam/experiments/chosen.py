@@ -59,12 +59,13 @@ class Chosen:
         "own or chosen" is the common one where the variant has none.
         """
         own = self.step(settings) if settings.get("learning_rate") in (OWN, OWN_OR_CHOSEN) else None
+        if own is not None:
+            settings = {**settings, "learning_rate": own}
         noise, dataset = str(settings.get("noise")), str(settings.get("dataset"))
-        found = {
+        return {
             name: self.value(name, noise=noise, dataset=dataset) if value in (CHOSEN, OWN, OWN_OR_CHOSEN) else value
             for name, value in settings.items()
         }
-        return found if own is None else {**found, "learning_rate": own}
 
 
 def variant_key(mechanism: str, cap: float | None) -> str:

@@ -21,6 +21,7 @@ from jsam.experiments.spec import Spec
 from jsam.experiments.store import Record, append, read_places, read_records, write_sorted
 from jsam.experiments.sweeps import CPU, add_sweep
 from jsam.experiments.tasks import task_of
+from jsam.experiments.waiting import waiting_lines
 from jsam.privacy import Adjacency, epsilon_of
 from jsam.training.clipping.precision import checked_precision
 from jsam.training.environment import accelerator, device_named
@@ -70,6 +71,9 @@ def run_specs(
     began, made, left = time.perf_counter(), 0, 0
     chosen, plans = Chosen.load(places.chosen), Plans.load(places.plans)
     trained = [config for spec in specs if spec.kind != "planner" for config in spec.runs(chosen)]
+    waiting = waiting_lines(specs, chosen, places)
+    if waiting and not trained and all(spec.id in waiting for spec in specs):
+        raise InputError("; ".join(waiting.values()))
     if only and not any(_fits(config, only) for config in trained):
         some = f"; one is {trained[0].name}" if trained else ""
         raise InputError(f"no run is named {' or '.join(map(repr, only))}{some}")
@@ -77,6 +81,8 @@ def run_specs(
     def late() -> bool:
         return time.perf_counter() - began >= limit_seconds
 
+    for line in waiting.values():
+        tell(line)
     for spec in specs:
         if spec.kind == "planner":
             if current_planner(spec, chosen, places) is None:

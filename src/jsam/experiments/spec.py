@@ -47,16 +47,26 @@ class Spec:
             raise InputError(f"{path} is not a specification: {error}") from error
 
     def runs(self, chosen: Chosen) -> list[RunConfig]:
-        """Every run once, the most wanted first; none for a planner's experiment, whose settings mean other things."""
-        if self.kind == "planner":
-            return []
+        """Every run once, the most wanted first; none for a planner's experiment, and none that waits for its step."""
         found: dict[str, RunConfig] = {}
-        for grid in self.grids:
-            for settings in _product({**self.settings, **grid}):
-                if not chosen.lacks_step(settings):
-                    config = RunConfig.from_dict(chosen.resolve(settings))
-                    found.setdefault(config.key, config)
+        for settings in self._combinations():
+            if not chosen.lacks_step(settings):
+                config = RunConfig.from_dict(chosen.resolve(settings))
+                found.setdefault(config.key, config)
         return list(found.values())
+
+    def waiting(self, chosen: Chosen) -> list[dict[str, Any]]:
+        """The settings of runs that want a learning rate of their own, which is not chosen yet."""
+        found: list[dict[str, Any]] = []
+        for settings in self._combinations():
+            if chosen.lacks_step(settings) and settings not in found:
+                found.append(settings)
+        return found
+
+    def _combinations(self) -> list[dict[str, Any]]:
+        """None for a planner's experiment, whose settings mean other things."""
+        grids = () if self.kind == "planner" else self.grids
+        return [settings for grid in grids for settings in _product({**self.settings, **grid})]
 
 
 def _product(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
