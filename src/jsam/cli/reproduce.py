@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jsam.cli.output import Format, deliver, rendered, require_matplotlib, say
+from jsam.cli.output import Format, check_folder, deliver, rendered, require_matplotlib, say
 from jsam.cli.running import require_torch
 from jsam.errors import InputError
 
@@ -59,11 +59,15 @@ Pages = Annotated[
 ]
 
 
-def _opened(ids: list[str] | None, root: Path | None, output: Path | None) -> tuple[list[Spec], Places]:
+def _opened(
+    ids: list[str] | None, root: Path | None, output: Path | None, *, read_only: bool = True
+) -> tuple[list[Spec], Places]:
     from jsam.experiments.places import Places
     from jsam.experiments.spec import load_specs
 
-    places = Places.of(root, output)
+    if output is not None and not read_only:
+        check_folder(output)
+    places = Places.of(root, output, read_only=read_only)
     return load_specs(places, ids or ()), places
 
 
@@ -119,8 +123,9 @@ def run(
         list[str] | None, typer.Option(metavar="GLOB", help="Only runs whose name or key fits, as in '*/jsam/*seed0'.")
     ] = None,
     limit_seconds: Annotated[
-        float, typer.Option(help="Begin no run after this time, above 0; the next call goes on.")
-    ] = (math.inf),
+        float,
+        typer.Option(show_default="no limit", help="Begin no run after this time, above 0; the next call goes on."),
+    ] = math.inf,
     root: Root = None,
     output: Output = None,
 ) -> None:
@@ -131,11 +136,11 @@ def run(
     require_torch()
     from jsam.experiments.running import run_specs
 
-    specs, places = _opened(ids, root, output)
+    specs, places = _opened(ids, root, output, read_only=False)
     outcome = run_specs(
         specs, places, device=device, precision=precision, only=only or (), limit_seconds=limit_seconds, tell=say
     )
-    say(f"{outcome.made} runs made in {outcome.seconds:.0f} s, {outcome.left} left")
+    say(str(outcome))
 
 
 @app.command(epilog=_example("merge from-the-other-machine"))
@@ -154,7 +159,10 @@ def merge(
 
 @app.command(epilog=_example("choose"))
 def choose(*, root: Root = None) -> None:
-    """Fix c₂, Q and the learning rates by the stated rule, from the stored tuning runs."""
+    """Fix c₂, Q and the learning rates by the stated rule, from the stored tuning runs.
+
+    They are written to results/paper/chosen.toml of the checkout; docs/reproduction.md states the rule.
+    """
     from jsam.experiments.choosing import choose as chosen_by_rule
     from jsam.experiments.places import Places
 
@@ -167,7 +175,7 @@ def choose(*, root: Root = None) -> None:
 def table(
     ids: Ids = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="All experiments but the tuning.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All experiments with a table, but the tuning.")] = False,
     form: Annotated[Format, typer.Option("--format", help="table, json or csv.")] = Format.TABLE,
     root: Root = None,
     output: Further = None,
@@ -209,11 +217,12 @@ def table(
 def render(ids: Ids = None, *, root: Root = None, output: Pages = None) -> None:
     """Figures and one page from what is stored; nothing is run, and what is missing is shown as missing.
 
-    ID is an experiment's name, or a pattern as in 'panels-*'; give several, or none for all.
+    ID is an experiment's name, or a pattern as in 'panels-*'; give several, or none for all. It picks the figures, the
+    page has all. Without --output the tables in docs/reproduction.md and README.md of the checkout are filled in too.
     """
     require_matplotlib("reproduce render")
-    from jsam.experiments.places import Places
     from jsam.experiments.rendering import render_all
 
-    for path in render_all(Places.of(root, output), ids or ()):
+    _, places = _opened(ids, root, output, read_only=False)
+    for path in render_all(places, ids or ()):
         say(f"wrote {path}")

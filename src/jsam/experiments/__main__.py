@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     warnings.simplefilter("ignore")
     try:
-        places = Places.of(given.root, given.output)
+        places = Places.of(given.root, given.output, read_only=given.command != "run")
         if given.command == "merge":
             new, same = merge(Path(given.folder), places.results)
             say(f"{new} runs are new, {same} were known")
@@ -38,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except JsamError as error:
         say(f"error: {error}")
         return 2
+    except KeyboardInterrupt:
+        say("stopped")
+        return 130
 
 
 def say(line: str) -> None:
@@ -76,7 +79,7 @@ def _run(specs: list[Spec], places: Places, given: argparse.Namespace) -> int:
         limit_seconds=given.limit_seconds,
         tell=say,
     )
-    say(f"{outcome.made} runs made in {outcome.seconds:.0f} s, {outcome.left} left")
+    say(str(outcome))
     return 0
 
 

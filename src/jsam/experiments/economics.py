@@ -32,7 +32,13 @@ def run_planner(spec: Spec, chosen: Chosen, places: Places) -> None:
         make = _EXPERIMENTS[spec.settings["what"]]
     except KeyError:
         raise InputError(f"{spec.id}: what must be one of: {', '.join(_EXPERIMENTS)}") from None
-    result = {"settings_used": settings, **_short(make(settings))}
+    try:
+        made = make(settings)
+    except KeyError as error:
+        if error.args[0] in settings:
+            raise
+        raise InputError(f"{spec.id}: it lacks the setting {error.args[0]}") from None
+    result = {"settings_used": settings, **_short(made)}
     text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
     write_atomically(places.planner / f"{spec.id}.json", text.encode())
 

@@ -19,10 +19,11 @@ from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec
 from jsam.experiments.store import Record, append, read_places, read_records, write_sorted
-from jsam.experiments.sweeps import CPU, add_sweep
+from jsam.experiments.sweeps import CPU, FILE, add_sweep
 from jsam.experiments.tasks import task_of
 from jsam.experiments.waiting import waiting_lines
 from jsam.privacy import Adjacency, epsilon_of
+from jsam.report.files import check_target
 from jsam.training.clipping.precision import checked_precision
 from jsam.training.environment import accelerator, device_named
 from jsam.training.preparation import Preparation
@@ -40,6 +41,9 @@ class Outcome:
     made: int
     left: int
     seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.made} run{'' if self.made == 1 else 's'} made in {self.seconds:.0f} s, {self.left} left"
 
 
 def missing(configs: Iterable[RunConfig], places: Places, only: Sequence[str] = ()) -> list[RunConfig]:
@@ -68,6 +72,7 @@ def run_specs(
     checked_precision(precision, device_named(device))
     if not limit_seconds > 0:
         raise InputError(f"limit_seconds is {limit_seconds:g}; it must be above 0")
+    check_target(places.output / FILE)
     began, made, left = time.perf_counter(), 0, 0
     chosen, plans = Chosen.load(places.chosen), Plans.load(places.plans)
     trained = [config for spec in specs if spec.kind != "planner" for config in spec.runs(chosen)]
@@ -85,9 +90,13 @@ def run_specs(
         tell(line)
     for spec in specs:
         if spec.kind == "planner":
-            if current_planner(spec, chosen, places) is None:
+            if not only and current_planner(spec, chosen, places) is None:
+                if late():
+                    left += 1
+                    continue
                 tell(f"{spec.id}: computing")
                 run_planner(spec, chosen, places)
+                made += 1
             continue
         wanted = missing(spec.runs(chosen), places, only)
         done, start = 0, time.perf_counter()
