@@ -117,6 +117,8 @@ def test_bad_values_in_one_line(
         (("calibrate", "--epsilon", "x"), "'x' is not a valid float; see jsam calibrate --help"),
         ((*PLAN, "--seed", "1.5"), "'1.5' is not a valid integer; see jsam plan --help"),
         ((*PLAN, "--colour", "red"), "; see jsam plan --help"),
+        (("reproduce", "lst"), "No such command 'lst'. Did you mean 'list'? See jsam reproduce --help"),
+        (("reproduce", "list", "--outptu", "x"), "Did you mean '--output'? See jsam reproduce list --help"),
     ],
 )
 def test_a_line_that_cannot_be_read_says_where_to_look(arguments: tuple[str, ...], wanted: str, run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
+from jsam.experiments.economics import planner_settings
 from jsam.experiments.places import Places
 from jsam.experiments.spec import load_specs
 from jsam.experiments.store import Record, write_sorted
@@ -23,6 +25,12 @@ def copied_places(folder: Path) -> Places:
     (folder / "results" / "paper").mkdir(parents=True)
     shutil.copy(CHECKOUT / "results" / "paper" / "chosen.toml", folder / "results" / "paper")
     return Places.of(folder)
+
+
+def choose_noise_weight(places: Places, weight: float) -> None:
+    """Another Q at the top of chosen.toml."""
+    text = places.chosen.read_text()
+    places.chosen.write_text(re.sub(r"^noise_weight = .*$", f"noise_weight = {weight}", text, count=1, flags=re.M))
 
 
 def result(accuracy: float, **changes: Any) -> dict[str, Any]:
@@ -59,6 +67,9 @@ def store(
     write_sorted(places.results / f"{spec_id}.jsonl", records)
 
 
-def store_planner(places: Places, spec_id: str, stored: dict[str, Any]) -> None:
+def store_planner(places: Places, spec_id: str, made: dict[str, Any]) -> None:
+    """Make up a planner's result, with the settings that hold now unless it brings others."""
+    (spec,) = load_specs(places, [spec_id])
+    stored = {"settings_used": planner_settings(spec, Chosen.load(places.chosen)), **made}
     places.planner.mkdir(exist_ok=True)
     (places.planner / f"{spec_id}.json").write_text(json.dumps(stored))

@@ -16,7 +16,7 @@ from jsam.experiments.planner_claims import _ratio_verdict
 from jsam.experiments.results import Difference, Results
 from jsam.experiments.sweeps import add_sweep
 from jsam.experiments.verdicts import FAILS, FAR, HOLDS, NOISE, NOT_RUN, SO_FAR, TOO_FEW, Claim, judged, so_far
-from tests.experiments.made_up import copied_places, store, store_planner
+from tests.experiments.made_up import choose_noise_weight, copied_places, store, store_planner
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_convexity_follows_from_the_stored_curves(places: Places, jsam: float, u
         name: {"mean": [eta**power for eta in etas], "convex_up_to": None, "cost_there": None}
         for name, power in (("jsam", jsam), ("usbm", usbm))
     }
-    store_planner(places, "cost-against-eta", {"settings_used": {"noise_weight": 9}, "etas": etas, "curves": curves})
+    store_planner(places, "cost-against-eta", {"etas": etas, "curves": curves})
     found = claim(places, "Cost grows convexly")
     assert found.verdict == verdict
     assert ("USBM's mean cost is √η, concave (8 of 8" in found.numbers) == (usbm == 0.5)
@@ -224,6 +224,16 @@ def test_of_bbms_costs_those_inside_the_band_are_counted(places: Places) -> None
     assert "paper's mean 0.8471, 7 of its 8 values in the band" in claim(places, "Cost of bbm-50").numbers
     store_planner(places, "cost-columns", {"ratios": {"bbm-50/usbm": ratio(0.81, 0.88)}})
     assert "3 of its 8 values" in claim(places, "Cost of bbm-50").numbers
+
+
+def test_a_planners_result_of_another_q_is_not_judged(places: Places) -> None:
+    ratio = {"mean": 1.0, "band": [1.0, 1.0, 1.0], "paper": 1.0, "inside": True}
+    store_planner(places, "cost-columns", {"ratios": {"jsam/usbm": ratio}})
+    store_planner(places, "who-costs-most", {"by_eta": [{"least_sensitive_costs_most": 0.5, "mean_cost": 1.0}]})
+    assert claim(places, "Cost of jsam over usbm").verdict == HOLDS
+    assert claim(places, "The least sensitive client").verdict == HOLDS
+    choose_noise_weight(places, 16.0)
+    assert {found.verdict for found in all_claims(Results(places))} == {NOT_RUN}
 
 
 def test_device_time_is_extrapolated_to_all_runs(places: Places) -> None:
@@ -281,3 +291,11 @@ def test_of_eight_ratios_one_or_two_may_lie_outside_a_95_percent_band_by_chance(
         assert _ratio_verdict("bbm-50/usbm", found) == verdict
     one = {"band": [0.5, 0.6, 0.7], "paper": 0.8, "inside": False}
     assert _ratio_verdict("fsbm-50/usbm", one) == FAILS
+
+
+def test_ratios_that_draws_do_not_change_hold_as_exactly_as_the_papers_costs_are_known() -> None:
+    for pair, ours, paper in (("jsam-ci/jsam", math.sqrt(0.5), 417.5662 / 590.5221), ("jsam/usbm", 1.0, 0.999963)):
+        band = [ours] * 3
+        assert _ratio_verdict(pair, {"band": band, "paper": paper, "inside": True}) == HOLDS
+        for off in (-1e-4, 1e-4):
+            assert _ratio_verdict(pair, {"band": band, "paper": ours + off, "inside": False}) == FAILS

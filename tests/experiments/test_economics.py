@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from jsam.experiments.economics import cost_against_eta, cost_columns, selected_clients, structure, who_costs_most
+from jsam.errors import InputError
+from jsam.experiments.choosing import fitting_noise_weight
+from jsam.experiments.economics import (
+    cost_against_eta,
+    cost_columns,
+    read_planner,
+    selected_clients,
+    structure,
+    who_costs_most,
+)
+from jsam.experiments.results import Results
+from jsam.experiments.running import run_specs
+from jsam.experiments.spec import load_specs
+from jsam.experiments.tabulate import progress_of
+from tests.experiments.made_up import choose_noise_weight, copied_places, store_planner
 
 
 def test_usbm_grows_like_a_root_and_jsam_first_convexly() -> None:
@@ -52,3 +67,44 @@ def test_structure_and_who_costs_most() -> None:
     assert rows[1]["selection_probs"] == pytest.approx([0.1] * 10)
     found = who_costs_most({"num_clients": 100, "draws": 20, "etas": [1.0, 100.0], "noise_weight": 9.0})["by_eta"]
     assert found[0]["least_sensitive_costs_most"] > found[1]["least_sensitive_costs_most"]
+
+
+def test_a_result_made_with_another_q_counts_as_missing_and_is_made_again(tmp_path: Path) -> None:
+    places = copied_places(tmp_path)
+    choose_noise_weight(places, 9.0)
+    (spec,) = load_specs(places, ["structure"])
+    said: list[str] = []
+
+    def run() -> float:
+        """The Q of what is stored once all that is missing was made."""
+        run_specs([spec], places, tell=said.append)
+        stored = Results(places).planner("structure")
+        assert stored is not None
+        assert str(progress_of([spec], places)["structure"]) == "1 of 1"
+        return float(stored["settings_used"]["noise_weight"])
+
+    assert (run(), run()) == (9.0, 9.0)
+    assert said == ["structure: computing"]
+    choose_noise_weight(places, 16.00001)  # more digits than results are stored with
+    assert Results(places).planner("structure") is None
+    assert str(progress_of([spec], places)["structure"]) == "0 of 1"
+    assert (run(), run()) == (16.00001, 16.00001)
+    assert said == ["structure: computing"] * 2
+
+
+def test_the_rule_for_q_reads_a_result_of_whatever_q(tmp_path: Path) -> None:
+    """The Q that serves both points does not depend on the one that is chosen, and is what chooses it."""
+    places = copied_places(tmp_path)
+    store_planner(places, "selected-clients", {"noise_weight_for_both": [4.0, 16.0]})
+    choose_noise_weight(places, 30.0)
+    assert Results(places).planner("selected-clients") is None
+    assert fitting_noise_weight(places) == 8.0
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "\udcff"])
+def test_a_stored_result_that_cannot_be_read_is_named(content: str, tmp_path: Path) -> None:
+    places = copied_places(tmp_path)
+    store_planner(places, "structure", {})
+    (places.planner / "structure.json").write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(InputError, match=r"structure\.json cannot be read: .*; remove it to have it made again"):
+        read_planner("structure", places)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from jsam.cli import main
+from jsam.experiments.__main__ import main as plain_main
 from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
 from jsam.experiments.pictures import _tuning, _variants, noise_weight_panels, pictures_of
@@ -121,6 +122,26 @@ def test_help_shows_an_example_and_says_what_an_id_is(
     assert f"jsam reproduce {command}" in out.split("Examples")[1]
     assert "ID is an experiment's name, or a pattern as in 'panels-*'" in out
     assert "[default: the one you are in]" in out
+
+
+OUTPUTS = {"list": "Count what", "table": "Count what", "render": "Where figures and page", "run": "Where new results"}
+
+
+@pytest.mark.parametrize("command", ["list", "plan", "run", "merge", "choose", "table", "render"])
+def test_output_is_offered_where_it_does_something_and_says_what(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["reproduce", command, "--help"]) == 0
+    lines = [" ".join(line.strip("│| ").split()) for line in capsys.readouterr().out.splitlines()]
+    options = [line for line in lines if line.startswith("--output ")]
+    assert len(options) == (command in OUTPUTS)
+    assert all(line.startswith(f"--output DIR {OUTPUTS[command]}") for line in options)
+    if command != "render":
+        with pytest.raises(SystemExit):
+            plain_main([command, "--help"])
+        out = " ".join(capsys.readouterr().out.split())
+        assert f"--output DIR {OUTPUTS[command].lower()}" in out if command in OUTPUTS else "[--output" not in out
 
 
 def test_the_exact_epsilon_of_every_setting_is_in_one_file(places: Places) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jsam.cli.output import Format, deliver, rendered, require_matplotlib, say
+from jsam.cli.output import Format, check_folder, deliver, rendered, require_matplotlib, say
 from jsam.cli.running import require_torch
 from jsam.errors import InputError
 
@@ -45,18 +45,34 @@ Root = Annotated[Path | None, typer.Option(metavar="DIR", help="A checkout of js
 Output = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where new results go. \\[default: results/paper of the checkout]")
 ]
+Further = Annotated[
+    Path | None, typer.Option("--output", metavar="DIR", help="Count what run --output DIR stored there too.")
+]
+Pages = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        metavar="DIR",
+        help="Where figures and page go; what run --output DIR stored there counts too. "
+        "\\[default: results/paper of the checkout]",
+    ),
+]
 
 
-def _opened(ids: list[str] | None, root: Path | None, output: Path | None) -> tuple[list[Spec], Places]:
+def _opened(
+    ids: list[str] | None, root: Path | None, output: Path | None, *, read_only: bool = True
+) -> tuple[list[Spec], Places]:
     from jsam.experiments.places import Places
     from jsam.experiments.spec import load_specs
 
-    places = Places.of(root, output)
+    if output is not None and not read_only:
+        check_folder(output)
+    places = Places.of(root, output, read_only=read_only)
     return load_specs(places, ids or ()), places
 
 
 @app.command("list", epilog=_example("list", "list 'panels-*'"))
-def list_experiments(ids: Ids = None, *, root: Root = None, output: Output = None) -> None:
+def list_experiments(ids: Ids = None, *, root: Root = None, output: Further = None) -> None:
     """The experiments, what each shows of the paper, and how much of it is stored.
 
     ID is an experiment's name, or a pattern as in 'panels-*'; give several, or none for all.
@@ -67,15 +83,13 @@ def list_experiments(ids: Ids = None, *, root: Root = None, output: Output = Non
     from jsam.report.tables import plain_table
 
     specs, places = _opened(ids, root, output)
-    rows = []
-    for spec in specs:
-        there, wanted = progress_of(spec, places)
-        rows.append((spec.id, f"{there} of {wanted}", spec.title))
+    progress = progress_of(specs, places)
+    rows = [(spec.id, str(progress[spec.id]), spec.title) for spec in specs]
     deliver(rendered(plain_table(("experiment", "stored", "what"), rows), Text("")), None)
 
 
 @app.command(epilog=_example("plan table-mnist"))
-def plan(ids: Ids = None, *, root: Root = None, output: Output = None) -> None:
+def plan(ids: Ids = None, *, root: Root = None) -> None:
     """Find η for every cost, and the losses that BBM selects by; a machine with an accelerator then need only train.
 
     ID is an experiment's name, or a pattern as in 'panels-*'; give several, or none for all.
@@ -83,10 +97,13 @@ def plan(ids: Ids = None, *, root: Root = None, output: Output = None) -> None:
     require_torch()
     from jsam.experiments.chosen import Chosen
     from jsam.experiments.planning import Plans
+    from jsam.experiments.waiting import waiting_lines
 
-    specs, places = _opened(ids, root, output)
+    specs, places = _opened(ids, root, None)
     chosen = Chosen.load(places.chosen)
     runs = [config for spec in specs for config in spec.runs(chosen)]
+    for line in waiting_lines(specs, chosen, places).values():
+        say(line)
     Plans.load(places.plans).prepare(runs, tell=say)
     say(f"{len(runs)} runs are planned")
 
@@ -106,8 +123,9 @@ def run(
         list[str] | None, typer.Option(metavar="GLOB", help="Only runs whose name or key fits, as in '*/jsam/*seed0'.")
     ] = None,
     limit_seconds: Annotated[
-        float, typer.Option(help="Begin no run after this time, above 0; the next call goes on.")
-    ] = (math.inf),
+        float,
+        typer.Option(show_default="no limit", help="Begin no run after this time, above 0; the next call goes on."),
+    ] = math.inf,
     root: Root = None,
     output: Output = None,
 ) -> None:
@@ -118,11 +136,11 @@ def run(
     require_torch()
     from jsam.experiments.running import run_specs
 
-    specs, places = _opened(ids, root, output)
+    specs, places = _opened(ids, root, output, read_only=False)
     outcome = run_specs(
         specs, places, device=device, precision=precision, only=only or (), limit_seconds=limit_seconds, tell=say
     )
-    say(f"{outcome.made} runs made in {outcome.seconds:.0f} s, {outcome.left} left")
+    say(str(outcome))
 
 
 @app.command(epilog=_example("merge from-the-other-machine"))
@@ -141,7 +159,10 @@ def merge(
 
 @app.command(epilog=_example("choose"))
 def choose(*, root: Root = None) -> None:
-    """Fix c₂, Q and the learning rates by the stated rule, from the stored tuning runs."""
+    """Fix c₂, Q and the learning rates by the stated rule, from the stored tuning runs.
+
+    They are written to results/paper/chosen.toml of the checkout; docs/reproduction.md states the rule.
+    """
     from jsam.experiments.choosing import choose as chosen_by_rule
     from jsam.experiments.places import Places
 
@@ -154,16 +175,18 @@ def choose(*, root: Root = None) -> None:
 def table(
     ids: Ids = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="All experiments but the tuning.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All experiments with a table, but the tuning.")] = False,
     form: Annotated[Format, typer.Option("--format", help="table, json or csv.")] = Format.TABLE,
     root: Root = None,
-    output: Output = None,
+    output: Further = None,
 ) -> None:
     """Stored accuracies (percent) and costs, the paper's beside them.
 
     ID is an experiment's name, or a pattern as in 'panels-*'; give several, or --all.
     """
+    from jsam.experiments.chosen import Chosen
     from jsam.experiments.tabulate import COLUMNS, READABLE, readable, table_rows
+    from jsam.experiments.waiting import waiting_lines
     from jsam.report.plain import csv_text
     from jsam.report.tables import plain_table
 
@@ -176,6 +199,8 @@ def table(
     for spec in specs if ids else ():
         if spec.kind == "planner":
             say(f"{spec.id} has no table, only figures and claims: jsam reproduce render")
+    for line in waiting_lines(specs if ids else (), Chosen.load(places.chosen), places).values():
+        say(line)
     if form is Format.JSON:
         deliver(json.dumps(rows, indent=1) + "\n", None)
     elif form is Format.CSV:
@@ -189,14 +214,15 @@ def table(
 
 
 @app.command(epilog=_example("render", "render 'panels-*' --output pictures"))
-def render(ids: Ids = None, *, root: Root = None, output: Output = None) -> None:
+def render(ids: Ids = None, *, root: Root = None, output: Pages = None) -> None:
     """Figures and one page from what is stored; nothing is run, and what is missing is shown as missing.
 
-    ID is an experiment's name, or a pattern as in 'panels-*'; give several, or none for all.
+    ID is an experiment's name, or a pattern as in 'panels-*'; give several, or none for all. It picks the figures, the
+    page has all. Without --output the tables in docs/reproduction.md and README.md of the checkout are filled in too.
     """
     require_matplotlib("reproduce render")
-    from jsam.experiments.places import Places
     from jsam.experiments.rendering import render_all
 
-    for path in render_all(Places.of(root, output), ids or ()):
+    _, places = _opened(ids, root, output, read_only=False)
+    for path in render_all(places, ids or ()):
         say(f"wrote {path}")

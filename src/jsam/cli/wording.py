@@ -42,7 +42,10 @@ def in_options(message: str, command: click.Command | None = None) -> str:
 def usage_line(error: click.ClickException) -> str:
     """What click says about a command line that it cannot read, and where to look it up."""
     message = error.format_message().replace(" is not a valid integer range.", " is not a valid integer.").strip()
+    message = re.sub(r"( Did you mean [^?]+\?)\1", r"\1", message)  # typer and click both have this idea
     context = getattr(error, "ctx", None)
     if not message or context is None:
         return message
+    if message.endswith("?"):
+        return f"{message} See {context.command_path} --help"
     return f"{message.rstrip('.')}; see {context.command_path} --help"

@@ -17,6 +17,10 @@ from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec, load_specs
 from jsam.experiments.store import merge
+from jsam.experiments.waiting import waiting_lines
+
+_FURTHER = "count what run --output DIR stored there too"
+_OUTPUT = {"run": "where new results go (results/paper of the checkout)", "list": _FURTHER, "table": _FURTHER}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     warnings.simplefilter("ignore")
     try:
-        places = Places.of(given.root, given.output)
+        places = Places.of(given.root, given.output, read_only=given.command != "run")
         if given.command == "merge":
             new, same = merge(Path(given.folder), places.results)
             say(f"{new} runs are new, {same} were known")
@@ -34,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except JsamError as error:
         say(f"error: {error}")
         return 2
+    except KeyboardInterrupt:
+        say("stopped")
+        return 130
 
 
 def say(line: str) -> None:
@@ -44,15 +51,17 @@ def say(line: str) -> None:
 def _list(specs: list[Spec], places: Places, _: argparse.Namespace) -> int:
     from jsam.experiments.tabulate import progress_of
 
+    progress = progress_of(specs, places)
     for spec in specs:
-        there, wanted = progress_of(spec, places)
-        sys.stdout.write(f"{spec.id:<22} {there:>4} of {wanted:>4} runs  {spec.title}\n")
+        sys.stdout.write(f"{spec.id:<28} {progress[spec.id]!s:>15}  {spec.title}\n")
     return 0
 
 
 def _plan(specs: list[Spec], places: Places, given: argparse.Namespace) -> int:
     chosen = Chosen.load(places.chosen)
     runs = [config for spec in specs for config in spec.runs(chosen)]
+    for line in waiting_lines(specs, chosen, places).values():
+        say(line)
     Plans.load(places.plans).prepare(runs, losses=not given.no_losses, tell=say)
     say(f"{len(runs)} runs are planned")
     return 0
@@ -70,7 +79,7 @@ def _run(specs: list[Spec], places: Places, given: argparse.Namespace) -> int:
         limit_seconds=given.limit_seconds,
         tell=say,
     )
-    say(f"{outcome.made} runs made in {outcome.seconds:.0f} s, {outcome.left} left")
+    say(str(outcome))
     return 0
 
 
@@ -84,6 +93,8 @@ def _choose(_: list[Spec], places: Places, __: argparse.Namespace) -> int:
 def _table(specs: list[Spec], places: Places, _: argparse.Namespace) -> int:
     from jsam.experiments.tabulate import table_rows
 
+    for line in waiting_lines(specs, Chosen.load(places.chosen), places).values():
+        say(line)
     rows = [row for group in table_rows(specs, places).values() for row in group]
     sys.stdout.write(json.dumps(rows, indent=1) + "\n")
     return 0
@@ -100,11 +111,14 @@ def _parser() -> argparse.ArgumentParser:
         ("table", _table, "rows of stored results as JSON"),
     ):
         command = commands.add_parser(name, help=about, description=about)
-        command.add_argument(
-            "ids", nargs="*", metavar="ID", help="experiments, by name or pattern; all if none is given"
-        )
-        command.set_defaults(act=act)
-        _places(command)
+        command.set_defaults(act=act, ids=(), output=None)
+        if name != "choose":
+            command.add_argument(
+                "ids", nargs="*", metavar="ID", help="experiments, by name or pattern; all if none is given"
+            )
+        if name in _OUTPUT:
+            command.add_argument("--output", metavar="DIR", help=_OUTPUT[name])
+        _root(command)
         if name == "plan":
             command.add_argument("--no-losses", action="store_true", help="leave the losses to the machine that trains")
         if name == "run":
@@ -112,15 +126,16 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--precision", default="fp32", help="fp32, tf32 or bf16 (the latter two on cuda)")
             command.add_argument("--only", action="append", default=[], metavar="GLOB", help="runs by name or key")
             command.add_argument("--limit-seconds", type=float, default=math.inf, help="begin no run after this time")
-    command = commands.add_parser("merge", help="bring in results from another machine")
-    command.add_argument("folder", metavar="DIR")
-    _places(command)
+    about = "bring in results that another machine made with --output DIR"
+    command = commands.add_parser("merge", help=about, description=about)
+    command.set_defaults(output=None)
+    command.add_argument("folder", metavar="DIR", help="the folder that they are in")
+    _root(command)
     return parser
 
 
-def _places(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--output", default=None, metavar="DIR", help="where new results go (results/paper)")
-    command.add_argument("--root", default=None, metavar="DIR", help="a checkout of jsam")
+def _root(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--root", default=None, metavar="DIR", help="a checkout of jsam (the one you are in)")
 
 
 if __name__ == "__main__":

@@ -31,23 +31,36 @@ class Chosen:
         try:
             return cls(values=tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
         except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}; jsam reproduce choose writes it") from error
-        except tomllib.TOMLDecodeError as error:
+            # No advice to choose: what no rule chooses stands in it too.
+            raise InputError(f"{path} cannot be read: {error.strerror}; a checkout of jsam has it") from error
+        except ValueError as error:  # not TOML, or not even text
             raise InputError(f"{path} is not TOML: {error}") from error
 
     def value(self, name: str, *, noise: str, dataset: str) -> Any:
-        by_noise = self.values.get(noise, {})
-        for table in (by_noise.get(dataset, {}), by_noise, self.values):
+        for table in (self._table(noise, dataset), self._table(noise), self.values):
             if name in table:
                 return table[name]
         raise InputError(f"{self.where} has no {name} for noise {noise!r} and data set {dataset!r}")
 
     def step(self, settings: Mapping[str, Any]) -> float | None:
         """The learning rate of this variant of a mechanism at this cost; None where none was chosen."""
-        tables = self.values.get(str(settings.get("noise")), {}).get(str(settings.get("dataset")), {}).get(STEPS, {})
-        variant = variant_key(str(settings["mechanism"]), settings.get("max_selection_prob"))
-        found = tables.get(variant, {}).get(cost_key(float(settings["cost"])))
+        try:
+            variant = variant_key(str(settings["mechanism"]), settings.get("max_selection_prob"))
+            cost = cost_key(float(settings["cost"]))
+        except (KeyError, TypeError, ValueError):
+            raise InputError("a learning rate of its own takes a mechanism and a cost, a number") from None
+        found = self._table(str(settings.get("noise")), str(settings.get("dataset")), STEPS, variant).get(cost)
         return None if found is None else float(found)
+
+    def _table(self, *names: str) -> Mapping[str, Any]:
+        """A table within tables; an empty one where there is none."""
+        table = self.values
+        for depth, name in enumerate(names, start=1):
+            found = table.get(name, {})
+            if not isinstance(found, Mapping):
+                raise InputError(f"{self.where}: {'.'.join(names[:depth])} is {found!r}; it must be a table")
+            table = found
+        return table
 
     def lacks_step(self, settings: Mapping[str, Any]) -> bool:
         """Whether this run wants a learning rate of its own, and none was chosen yet."""
@@ -59,12 +72,13 @@ class Chosen:
         "own or chosen" is the common one where the variant has none.
         """
         own = self.step(settings) if settings.get("learning_rate") in (OWN, OWN_OR_CHOSEN) else None
+        if own is not None:
+            settings = {**settings, "learning_rate": own}
         noise, dataset = str(settings.get("noise")), str(settings.get("dataset"))
-        found = {
+        return {
             name: self.value(name, noise=noise, dataset=dataset) if value in (CHOSEN, OWN, OWN_OR_CHOSEN) else value
             for name, value in settings.items()
         }
-        return found if own is None else {**found, "learning_rate": own}
 
 
 def variant_key(mechanism: str, cap: float | None) -> str:

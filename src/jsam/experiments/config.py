@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -83,5 +83,9 @@ class RunConfig:
     def from_dict(cls, stored: Mapping[str, Any]) -> RunConfig:
         try:
             return cls(**stored)
-        except TypeError as error:
-            raise InputError(f"not the configuration of a run: {error}") from None
+        except TypeError:
+            names = {field.name: field.default is MISSING for field in fields(cls)}
+            unknown = [name for name in stored if name not in names]
+            lacking = [name for name, needed in names.items() if needed and name not in stored]
+            wrong = f"there is no setting {', '.join(unknown)}" if unknown else f"it lacks {', '.join(lacking)}"
+            raise InputError(f"not the configuration of a run: {wrong}") from None

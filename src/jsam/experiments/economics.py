@@ -25,24 +25,48 @@ BAND = (0.025, 0.5, 0.975)
 Settings = Mapping[str, Any]
 
 
-def run_planner(spec: Spec, places: Places) -> None:
+def run_planner(spec: Spec, chosen: Chosen, places: Places) -> None:
     """Compute a planner's experiment and store it."""
-    # Lemma 1's Q is the one that the panels are planned with; the data set does not matter to a planner.
-    settings = Chosen.load(places.chosen).resolve({"noise": "lemma1", "dataset": "mnist", **spec.settings})
+    settings = planner_settings(spec, chosen)
     try:
         make = _EXPERIMENTS[spec.settings["what"]]
     except KeyError:
         raise InputError(f"{spec.id}: what must be one of: {', '.join(_EXPERIMENTS)}") from None
-    result = {"settings_used": {name: settings[name] for name in spec.settings}, **make(settings)}
-    write_atomically(places.planner / f"{spec.id}.json", _json_text(result).encode())
+    try:
+        made = make(settings)
+    except KeyError as error:
+        if error.args[0] in settings:
+            raise
+        raise InputError(f"{spec.id}: it lacks the setting {error.args[0]}") from None
+    result = {"settings_used": settings, **_short(made)}
+    text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+    write_atomically(places.planner / f"{spec.id}.json", text.encode())
+
+
+def planner_settings(spec: Spec, chosen: Chosen) -> dict[str, Any]:
+    """What a planner's experiment is to be made with."""
+    # Lemma 1's Q is the one that the panels are planned with; the data set does not matter to a planner.
+    found = chosen.resolve({"noise": "lemma1", "dataset": "mnist", **spec.settings})
+    return {name: found[name] for name in spec.settings}
+
+
+def current_planner(spec: Spec, chosen: Chosen, places: Places) -> dict[str, Any] | None:
+    """What is stored of a planner's experiment; None if nothing is, or if it was made with other settings."""
+    stored = read_planner(spec.id, places)
+    return stored if stored is not None and stored.get("settings_used") == planner_settings(spec, chosen) else None
 
 
 def read_planner(spec_id: str, places: Places) -> dict[str, Any] | None:
-    """What is stored of a planner's experiment; None if nothing is."""
+    """What is stored of a planner's experiment, made with whatever settings; None if nothing is."""
     path = places.planner / f"{spec_id}.json"
     if not path.exists():
         return None
-    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(stored, dict):
+            raise ValueError("not a result")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}; remove it to have it made again") from error
     return stored
 
 
@@ -184,7 +208,7 @@ def cost_columns(settings: Settings) -> dict[str, Any]:
             "mean": float(values.mean()),
             "band": [low, middle, high],
             "paper": theirs,
-            "inside": bool(low - 5e-5 <= theirs <= high + 5e-5),
+            "inside": published.cost_ratio_inside(theirs, low, high),
         }
     return {"ratios": ratios, "jsam_cost": _band(costs["jsam"])}
 
@@ -240,10 +264,6 @@ _EXPERIMENTS = {
     "structure": structure,
     "who-costs-most": who_costs_most,
 }
-
-
-def _json_text(value: Any) -> str:
-    return json.dumps(_short(value), indent=1, ensure_ascii=False) + "\n"
 
 
 def _short(value: Any) -> Any:

@@ -21,13 +21,18 @@ class Places:
     output: Path
 
     @classmethod
-    def of(cls, root: Path | str | None = None, output: Path | str | None = None) -> Places:
-        """The checkout at `root`; else the one that holds the working folder, or this file."""
+    def of(cls, root: Path | str | None = None, output: Path | str | None = None, *, read_only: bool = False) -> Places:
+        """The checkout at `root`; else the one that holds the working folder, or this file.
+
+        With `read_only` nothing will be written to `output`, so it must be there.
+        """
         starts = [Path(root)] if root is not None else [Path.cwd(), *Path.cwd().parents, Path(__file__).parents[3]]
         home = next((start for start in starts if (start / _SPECS).is_dir()), None)
         if home is None:
             where = f"{starts[0]} has no folder {_SPECS}" if root is not None else f"no folder {_SPECS} was found"
             raise InputError(f"{where}; run this in a checkout of jsam, or name one with --root")
+        if read_only and output is not None and not Path(output).is_dir():
+            raise InputError(f"output {str(output)!r} is not a folder")
         results = home / _RESULTS
         return cls(home=home, specs=home / _SPECS, results=results, output=results if output is None else Path(output))
 

@@ -105,7 +105,8 @@ def _cost_columns(results: Results) -> list[Claim]:
 def _papers_ratios(pair: str, found: Mapping[str, Any]) -> tuple[int, int]:
     """How many of the paper's ratios are inside the band, and how many there are: BBM has one in every column."""
     ratios = published.bbm_cost_ratios() if pair == "bbm-50/usbm" else [found["paper"]]
-    return sum(found["band"][0] <= ratio <= found["band"][-1] for ratio in ratios), len(ratios)
+    low, *_, high = found["band"]
+    return sum(published.cost_ratio_inside(ratio, low, high) for ratio in ratios), len(ratios)
 
 
 def _ratio_verdict(pair: str, found: Mapping[str, Any]) -> str:

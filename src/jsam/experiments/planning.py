@@ -178,6 +178,8 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(stored, dict):
+            raise ValueError("not a table")
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}; remove it to have it made again") from error
-    return dict(stored)
+    return stored

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from jsam.experiments.chosen import Chosen
-from jsam.experiments.economics import read_planner
+from jsam.experiments.economics import current_planner
 from jsam.experiments.places import Places
 from jsam.experiments.spec import Spec, load_specs
 from jsam.experiments.store import Record, read_places
@@ -126,7 +126,9 @@ class Results:
         return self._cells.get(spec_id, [])
 
     def planner(self, spec_id: str) -> dict[str, Any] | None:
-        return read_planner(spec_id, self.places)
+        """What is stored of a planner's experiment, if it was made with the settings that hold now."""
+        spec = self.specs.get(spec_id)
+        return None if spec is None else current_planner(spec, self.chosen, self.places)
 
     def device_time(self, spec_id: str) -> tuple[float, int]:
         """Seconds for which an accelerator was busy with an experiment, and the runs it made in them."""

@@ -14,14 +14,16 @@ import numpy as np
 from jsam.errors import InputError
 from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
-from jsam.experiments.economics import read_planner, run_planner
+from jsam.experiments.economics import current_planner, run_planner
 from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec
 from jsam.experiments.store import Record, append, read_places, read_records, write_sorted
-from jsam.experiments.sweeps import CPU, add_sweep
+from jsam.experiments.sweeps import CPU, FILE, add_sweep
 from jsam.experiments.tasks import task_of
+from jsam.experiments.waiting import waiting_lines
 from jsam.privacy import Adjacency, epsilon_of
+from jsam.report.files import check_target
 from jsam.training.clipping.precision import checked_precision
 from jsam.training.environment import accelerator, device_named
 from jsam.training.preparation import Preparation
@@ -39,6 +41,9 @@ class Outcome:
     made: int
     left: int
     seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.made} run{'' if self.made == 1 else 's'} made in {self.seconds:.0f} s, {self.left} left"
 
 
 def missing(configs: Iterable[RunConfig], places: Places, only: Sequence[str] = ()) -> list[RunConfig]:
@@ -67,9 +72,13 @@ def run_specs(
     checked_precision(precision, device_named(device))
     if not limit_seconds > 0:
         raise InputError(f"limit_seconds is {limit_seconds:g}; it must be above 0")
+    check_target(places.output / FILE)
     began, made, left = time.perf_counter(), 0, 0
     chosen, plans = Chosen.load(places.chosen), Plans.load(places.plans)
     trained = [config for spec in specs if spec.kind != "planner" for config in spec.runs(chosen)]
+    waiting = waiting_lines(specs, chosen, places)
+    if waiting and not trained and all(spec.id in waiting for spec in specs):
+        raise InputError("; ".join(waiting.values()))
     if only and not any(_fits(config, only) for config in trained):
         some = f"; one is {trained[0].name}" if trained else ""
         raise InputError(f"no run is named {' or '.join(map(repr, only))}{some}")
@@ -77,11 +86,17 @@ def run_specs(
     def late() -> bool:
         return time.perf_counter() - began >= limit_seconds
 
+    for line in waiting.values():
+        tell(line)
     for spec in specs:
         if spec.kind == "planner":
-            if read_planner(spec.id, places) is None:
+            if not only and current_planner(spec, chosen, places) is None:
+                if late():
+                    left += 1
+                    continue
                 tell(f"{spec.id}: computing")
-                run_planner(spec, places)
+                run_planner(spec, chosen, places)
+                made += 1
             continue
         wanted = missing(spec.runs(chosen), places, only)
         done, start = 0, time.perf_counter()

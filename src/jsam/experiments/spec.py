@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -34,29 +34,52 @@ class Spec:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InputError(f"{self.id}: kind is {self.kind!r}; it must be one of: {', '.join(KINDS)}")
+        if not isinstance(self.order, int | float):
+            raise InputError(f"{self.id}: order is {self.order!r}; it must be a number")
+        if not all(isinstance(table, Mapping) for table in (self.settings, *self.grids)):
+            raise InputError(f"{self.id}: settings must be a table, and grid a list of tables, [[grid]]")
 
     @classmethod
     def load(cls, path: Path) -> Spec:
         try:
             stored = tomllib.loads(path.read_text(encoding="utf-8"))
-            grids = stored.pop("grid", [])
-            return cls(id=path.stem, grids=tuple(grids), **stored)
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, TypeError) as error:
+        except ValueError as error:  # not TOML, or not even text
             raise InputError(f"{path} is not a specification: {error}") from error
+        stored = {"grids" if name == "grid" else name: value for name, value in stored.items()}
+        names = {one.name: one.default is MISSING and one.default_factory is MISSING for one in fields(cls)}
+        lacking = [name for name, needed in names.items() if needed and name not in {"id", *stored}]
+        unknown = [name for name in stored if name == "id" or name not in names]
+        if lacking or unknown:
+            wrong = f"it lacks {', '.join(lacking)}" if lacking else f"it has no use for {', '.join(unknown)}"
+            raise InputError(f"{path} is not a specification: {wrong}")
+        return cls(id=path.stem, **stored)
 
     def runs(self, chosen: Chosen) -> list[RunConfig]:
-        """Every run once, the most wanted first; none for a planner's experiment, whose settings mean other things."""
-        if self.kind == "planner":
-            return []
+        """Every run once, the most wanted first; none for a planner's experiment, and none that waits for its step."""
         found: dict[str, RunConfig] = {}
-        for grid in self.grids:
-            for settings in _product({**self.settings, **grid}):
+        try:
+            for settings in self._combinations():
                 if not chosen.lacks_step(settings):
                     config = RunConfig.from_dict(chosen.resolve(settings))
                     found.setdefault(config.key, config)
+        except InputError as error:
+            raise InputError(f"{self.id}: {error}") from None
         return list(found.values())
+
+    def waiting(self, chosen: Chosen) -> list[dict[str, Any]]:
+        """The settings of runs that want a learning rate of their own, which is not chosen yet."""
+        found: list[dict[str, Any]] = []
+        for settings in self._combinations():
+            if chosen.lacks_step(settings) and settings not in found:
+                found.append(settings)
+        return found
+
+    def _combinations(self) -> list[dict[str, Any]]:
+        """None for a planner's experiment, whose settings mean other things."""
+        grids = () if self.kind == "planner" else self.grids
+        return [settings for grid in grids for settings in _product({**self.settings, **grid})]
 
 
 def _product(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -70,6 +93,8 @@ def _product(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
 def load_specs(places: Places, ids: Sequence[str] = ()) -> list[Spec]:
     """The specifications of these names (or patterns), or all of them, in their order."""
     specs = sorted(map(Spec.load, places.specs.glob("*.toml")), key=lambda spec: (spec.order, spec.id))
+    if not specs:
+        raise InputError(f"{places.specs} has no specification, NAME.toml")
     for name in ids:
         if not any(fnmatch(spec.id, name) for spec in specs):
             known = " ".join(spec.id for spec in specs)

@@ -12,7 +12,7 @@ from typing import Any
 from jsam.errors import InputError
 from jsam.experiments.config import RunConfig
 from jsam.experiments.places import Places
-from jsam.experiments.sweeps import merge_sweeps
+from jsam.experiments.sweeps import FILE, merge_sweeps
 from jsam.report.files import write_atomically
 
 
@@ -38,6 +38,8 @@ def read_records(path: Path) -> Iterator[Record]:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     except OSError as error:
         raise InputError(f"results {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"results {path} cannot be read: not text in UTF-8") from error
     for number, line in enumerate(lines, start=1):
         try:
             stored = json.loads(line)
@@ -100,6 +102,8 @@ def merge(source: Path, target: Path) -> tuple[int, int]:
     """Bring the runs of one folder into another: (new, known already). What is there stays as it is."""
     if not source.is_dir():
         raise InputError(f"{source} is not a folder with results")
+    if not any(source.glob("*.jsonl")) and not (source / FILE).exists():
+        raise InputError(f"{source} has no results, NAME.jsonl")
     known = read_folder(target)
     new = same = 0
     for path in sorted(source.glob("*.jsonl")):

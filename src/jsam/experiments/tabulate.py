@@ -10,7 +10,7 @@ from typing import Any
 from jsam.experiments import published
 from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
-from jsam.experiments.economics import read_planner
+from jsam.experiments.economics import current_planner
 from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec
@@ -150,10 +150,29 @@ def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-def progress_of(spec: Spec, places: Places) -> tuple[int, int]:
-    """How many results are stored and how many there are to be."""
-    if spec.kind == "planner":
-        return int(read_planner(spec.id, places) is not None), 1
-    known = read_places(places)
-    runs = spec.runs(Chosen.load(places.chosen))
-    return sum(config.key in known for config in runs), len(runs)
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How many results are stored, how many there are to be, and how many more wait for steps to be chosen."""
+
+    stored: int
+    wanted: int
+    waiting: int = 0
+
+    def __str__(self) -> str:
+        if self.waiting and not self.wanted:
+            return "waits for steps"
+        return f"{self.stored} of {self.wanted}" + (f", {self.waiting} wait for steps" if self.waiting else "")
+
+
+def progress_of(specs: Sequence[Spec], places: Places) -> dict[str, Progress]:
+    """By experiment."""
+    chosen, known = Chosen.load(places.chosen), read_places(places)
+    found = {}
+    for spec in specs:
+        if spec.kind == "planner":
+            found[spec.id] = Progress(stored=int(current_planner(spec, chosen, places) is not None), wanted=1)
+            continue
+        runs = spec.runs(chosen)
+        there = sum(config.key in known for config in runs)
+        found[spec.id] = Progress(stored=there, wanted=len(runs), waiting=len(spec.waiting(chosen)))
+    return found
