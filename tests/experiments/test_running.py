@@ -68,6 +68,31 @@ def test_an_interrupted_sweep_goes_on_where_it_was(places: Places) -> None:
     assert read_folder(places.results).keys() == keys
 
 
+def test_a_run_whose_contract_was_run_before_is_not_made_again(places: Places) -> None:
+    """BBM's draws do not hang on Q and its cost sets ε; JSAM's draws do."""
+    make(places)
+    before = {record.config: record for record in read_folder(places.results).values()}
+    places.chosen.write_text(places.chosen.read_text().replace("noise_weight = 9.0", "noise_weight = 2.0"))
+    told: list[str] = []
+    outcome = run_specs(load_specs(places), places, tell=told.append)
+    assert outcome.made == 4
+    assert any("4 runs are those of stored ones" in line for line in told)
+    for config in runs_of(places):
+        record = read_folder(places.results)[config.key]
+        old = before[dataclasses.replace(config, noise_weight=9.0)]
+        if config.mechanism == "jsam":
+            assert "same_as" not in record.result
+            continue
+        assert record.result["same_as"] == old.key
+        assert record.result["accuracy"] == old.result["accuracy"]
+        assert record.result["monetary_cost"] == pytest.approx(old.result["monetary_cost"], rel=1e-5)
+        # The contract's own numbers: the bound weighs the same noise with another Q.
+        assert record.result["loss_bound"] != old.result["loss_bound"]
+        contract = Plans.load(places.plans).contract(config)
+        assert record.result["loss_bound"] == pytest.approx(contract.loss_bound, rel=1e-5)
+    assert make(places).made == 0
+
+
 def test_runs_are_chosen_by_name(places: Places) -> None:
     assert len(missing(runs_of(places), places, ["*/bbm-5/*"])) == 4
     assert len(missing(runs_of(places), places, ["*/s0/*", "*seed1*"])) == 6

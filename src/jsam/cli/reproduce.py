@@ -158,7 +158,7 @@ def merge(
 
 
 @app.command(epilog=_example("choose"))
-def choose(*, root: Root = None) -> None:
+def choose(*, root: Root = None, output: Further = None) -> None:
     """Fix c₂, Q and the learning rates by the stated rule, from the stored tuning runs.
 
     They are written to results/paper/chosen.toml of the checkout; docs/reproduction.md states the rule.
@@ -166,7 +166,7 @@ def choose(*, root: Root = None) -> None:
     from jsam.experiments.choosing import choose as chosen_by_rule
     from jsam.experiments.places import Places
 
-    places = Places.of(root)
+    places = Places.of(root, output, read_only=True)
     values = chosen_by_rule(places)
     say(f"wrote {places.chosen}: {values['status']}")
 

@@ -20,7 +20,10 @@ from jsam.experiments.store import merge
 from jsam.experiments.waiting import waiting_lines
 
 _FURTHER = "count what run --output DIR stored there too"
-_OUTPUT = {"run": "where new results go (results/paper of the checkout)", "list": _FURTHER, "table": _FURTHER}
+_OUTPUT = {
+    "run": "where new results go (results/paper of the checkout)",
+    **dict.fromkeys(("list", "choose", "table"), _FURTHER),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

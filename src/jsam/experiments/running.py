@@ -21,7 +21,9 @@ from jsam.experiments.spec import Spec
 from jsam.experiments.store import Record, append, read_places, read_records, write_sorted
 from jsam.experiments.sweeps import CPU, FILE, add_sweep
 from jsam.experiments.tasks import task_of
+from jsam.experiments.twins import Twins, twin_record
 from jsam.experiments.waiting import waiting_lines
+from jsam.mechanism.contract import Contract
 from jsam.privacy import Adjacency, epsilon_of
 from jsam.report.files import check_target
 from jsam.training.clipping.precision import checked_precision
@@ -98,9 +100,15 @@ def run_specs(
                 run_planner(spec, chosen, places)
                 made += 1
             continue
-        wanted = missing(spec.runs(chosen), places, only)
-        done, start = 0, time.perf_counter()
         path = places.output / f"{spec.id}.jsonl"
+        wanted = missing(spec.runs(chosen), places, only)
+        made_before = _made_before(wanted, Twins(read_places(places).values(), plans))
+        for record in made_before.values():
+            append(path, record)
+        if made_before:
+            tell(f"{spec.id}: {len(made_before)} runs are those of stored ones with the same contract")
+        wanted = [config for config in wanted if config.key not in made_before]
+        done, start = 0, time.perf_counter()
         while done < len(wanted) and not late():
             batch = wanted[done : done + at_once]
             tell(f"{spec.id}: {len(wanted) - done} runs to make")
@@ -125,6 +133,17 @@ def run_specs(
         if path.exists():
             write_sorted(path, read_records(path))
     return Outcome(made=made, left=left, seconds=time.perf_counter() - began)
+
+
+def _made_before(configs: Iterable[RunConfig], twins: Twins) -> dict[str, Record]:
+    """Records of those runs whose contract was run before, by key."""
+    found: dict[str, Record] = {}
+    for config in configs:
+        twin = twins.of(config)
+        if twin is not None:
+            record, contract = twin
+            found[config.key] = twin_record(config, record, _contract_numbers(contract))
+    return found
 
 
 def _card(device: str) -> str:
@@ -156,16 +175,8 @@ def stored_result(trial: Trial, result: TrialResult) -> dict[str, Any]:
     """Plain numbers: of the contract, of what it truly spends, of the training."""
     import torch
 
-    contract = trial.contract
-    drawn = Preparation.of(contract, trial.settings, trial.task.partition.sizes)
+    drawn = Preparation.of(trial.contract, trial.settings, trial.task.partition.sizes)
     numbers = {
-        "loss_weight": contract.loss_weight,
-        "monetary_cost": contract.expected_cost,
-        "total_payment": contract.total_payment,
-        "num_selected": contract.num_selected,
-        "loss_bound": contract.loss_bound,
-        "largest_selection_prob": float(contract.selection_probs.max()),
-        "epsilon_sold_max": float(contract.epsilons.max()),
         "epsilon_exact_max": spent_epsilon_max(drawn),
         "noise_ratio": drawn.noise_ratio(trial.task.num_parameters),
         "accuracy": result.accuracy,
@@ -177,7 +188,26 @@ def stored_result(trial: Trial, result: TrialResult) -> dict[str, Any]:
     rounded = {name: _rounded(value) for name, value in numbers.items()}
     curve = [[done, _rounded(accuracy)] for done, accuracy in result.curve]
     made_on = f"{trial.settings.device}, {trial.settings.precision}, torch {torch.__version__}"
-    return {**rounded, "curve": curve, "diverged": result.diverged, "made_on": made_on}
+    return {
+        **_contract_numbers(trial.contract),
+        **rounded,
+        "curve": curve,
+        "diverged": result.diverged,
+        "made_on": made_on,
+    }
+
+
+def _contract_numbers(contract: Contract) -> dict[str, float | int | None]:
+    numbers = {
+        "loss_weight": contract.loss_weight,
+        "monetary_cost": contract.expected_cost,
+        "total_payment": contract.total_payment,
+        "num_selected": contract.num_selected,
+        "loss_bound": contract.loss_bound,
+        "largest_selection_prob": float(contract.selection_probs.max()),
+        "epsilon_sold_max": float(contract.epsilons.max()),
+    }
+    return {name: _rounded(value) for name, value in numbers.items()}
 
 
 def spent_epsilon_max(drawn: Preparation) -> float:
