@@ -29,11 +29,12 @@ from jsam.experiments.economics import read_planner
 from jsam.experiments.places import Places
 from jsam.experiments.spec import load_specs
 from jsam.experiments.store import Record, read_places
+from jsam.experiments.waiting import TUNES_STEPS
 from jsam.report.files import write_atomically
 
 LOW_COST = 1.0
 GUESSING = 10.0
-_EXACT, _STEPS = "tuning-exact-", "tuning-steps-"
+_EXACT = "tuning-exact-"
 _HEAD = "# Written by `jsam reproduce choose`, whose rule docs/reproduction.md tells.\n"
 
 Step = tuple[float, str, float]  # learning rate, its schedule, momentum
@@ -221,7 +222,7 @@ def _with_steps(places: Places, values: Mapping[str, Any]) -> dict[str, Any]:
     }
     so_far, known = Chosen(values={**values, **found}), read_places(places)
     # Each grid for itself, the later over the earlier: a wider one counts at a cost as soon as all of it is run there.
-    for spec in (spec for spec in load_specs(places) if spec.id.startswith(_STEPS)):
+    for spec in (spec for spec in load_specs(places) if spec.id.startswith(TUNES_STEPS)):
         for dataset, table in best_steps_at(spec.runs(so_far), known).items():
             steps = found[spec.settings["noise"]][dataset].setdefault(STEPS, {})
             for variant, by_cost in table.items():

@@ -11,7 +11,7 @@ from jsam.experiments.places import Places
 from jsam.experiments.spec import Spec, load_specs
 from jsam.experiments.store import read_places
 
-_STEPS = "tuning-steps-"  # what the experiments that `choose` takes such learning rates from are called
+TUNES_STEPS = "tuning-steps-"  # what the experiments that `choose` takes such learning rates from are called
 
 
 def waiting_lines(specs: Sequence[Spec], chosen: Chosen, places: Places) -> dict[str, str]:
@@ -20,7 +20,7 @@ def waiting_lines(specs: Sequence[Spec], chosen: Chosen, places: Places) -> dict
     if not waiting:
         return {}
     known = read_places(places)
-    tuning = {spec.id: spec.runs(chosen) for spec in load_specs(places) if spec.id.startswith(_STEPS)}
+    tuning = {spec.id: spec.runs(chosen) for spec in load_specs(places) if spec.id.startswith(TUNES_STEPS)}
     lines = {}
     for name, settings in waiting.items():
         wanted = {_variant(one) for one in settings}
