@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +42,6 @@ class Story:
     rounds: int
     per_round: int
     clip_norm: float
-    step: float
     similarity: float
     noise_weight: float
     max_selection_prob: float
@@ -51,11 +49,11 @@ class Story:
 
 
 MNIST = Story(
-    dataset="mnist", num_clients=100, rounds=100, per_round=5, clip_norm=1.0, step=0.45, similarity=50.0,
+    dataset="mnist", num_clients=100, rounds=100, per_round=5, clip_norm=1.0, similarity=50.0,
     noise_weight=200.0, max_selection_prob=0.05, budget=10.0,
 )  # fmt: skip
 DIGITS = Story(
-    dataset="digits", num_clients=10, rounds=60, per_round=5, clip_norm=1.0, step=0.6, similarity=50.0,
+    dataset="digits", num_clients=10, rounds=60, per_round=5, clip_norm=1.0, similarity=50.0,
     noise_weight=200.0, max_selection_prob=0.25, budget=10.0,
 )  # fmt: skip
 
@@ -178,14 +176,9 @@ def _told(contract: Contract, story: Story, data: Dataset, folder: Path, *, seed
 
 
 def _settings(story: Story, contract: Contract, task: Task, seed: int, rounds: int) -> TrainingSettings:
-    """The step falls with the noise that a contract brings, by one rule: one step for all would favour somebody.
-
-    The rule looks at contract and schedule only, which are public.
-    """
-    from dataclasses import replace
-
-    from jsam.training.preparation import Preparation
+    """Each mechanism with the step that fits its own noise: one step for all would favour somebody."""
     from jsam.training.settings import TrainingSettings
+    from jsam.training.steps import with_fitted_step
 
     settings = TrainingSettings(
         rounds=rounds,
@@ -197,5 +190,4 @@ def _settings(story: Story, contract: Contract, task: Task, seed: int, rounds: i
         # On a busy machine two threads that wait for each other were seen to take twice as long as one.
         threads=1,
     )
-    noise = Preparation.of(contract, settings, task.partition.sizes).noise_ratio(task.num_parameters)
-    return replace(settings, learning_rate=story.step / math.sqrt(noise))
+    return with_fitted_step(contract, task, settings)

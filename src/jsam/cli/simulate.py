@@ -88,6 +88,7 @@ def simulate(
     from jsam.training.loop import train
     from jsam.training.records import RunFolder
     from jsam.training.settings import TrainingSettings
+    from jsam.training.steps import with_fitted_step
     from jsam.training.task import TaskSpec
 
     settings = TrainingSettings(seed=economy.seed, **plain_values(training))
@@ -110,6 +111,9 @@ def simulate(
     with warnings_as_lines(), resumable(output), tracking(output, tensorboard) as tracker:
         task = spec.build()
         _check_sizes(task.partition.sizes)
+        if training.learning_rate is None:
+            settings = with_fitted_step(chosen, task, settings)
+            say(f"a learning rate of {settings.learning_rate:g} fits the noise of this contract")
         with RoundProgress(f"Training ({chosen.mechanism})", settings.rounds) as progress:
             train(chosen, task, settings, output, progress=progress, tracker=tracker)
     finish(output, strict=settings.noise == "exact")

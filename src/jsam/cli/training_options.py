@@ -92,7 +92,10 @@ class TrainingOptions:
     clip_norm: Annotated[
         float, typer.Option(help="L2 norm that each sample's gradient is clipped to.", rich_help_panel=TRAINING)
     ] = 1.0
-    learning_rate: Annotated[float, typer.Option(help="Step of SGD.", rich_help_panel=TRAINING)] = 0.5
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(help="Step of SGD. \\[default: fitted to the noise of the contract]", rich_help_panel=TRAINING),
+    ] = None
     learning_rate_schedule: Annotated[
         StepSchedule, typer.Option(help="How the step changes.", rich_help_panel=TRAINING)
     ] = StepSchedule.CONSTANT
@@ -117,5 +120,6 @@ class TrainingOptions:
 
 
 def plain_values(options: PartitionOptions | TrainingOptions) -> dict[str, Any]:
-    """The fields as the library takes them: enumerations as their words."""
-    return {name: value.value if isinstance(value, StrEnum) else value for name, value in vars(options).items()}
+    """The fields as the library takes them: enumerations as their words. What was not given is left to the library."""
+    values = {name: value.value if isinstance(value, StrEnum) else value for name, value in vars(options).items()}
+    return {name: value for name, value in values.items() if value is not None}

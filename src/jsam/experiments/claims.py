@@ -10,6 +10,7 @@ from jsam.experiments import published
 from jsam.experiments.bound_claims import bound_claims
 from jsam.experiments.planner_claims import planner_claims
 from jsam.experiments.results import Results
+from jsam.experiments.step_claims import step_claims
 from jsam.experiments.tabulate import Cell
 from jsam.experiments.verdicts import (
     FAILS,
@@ -44,7 +45,14 @@ def all_claims(results: Results) -> list[Claim]:
         found += _of_own_steps(results, dataset)
     for dataset in NAMES:
         found += _of_tables(results, dataset)
-    return [*found, *planner_claims(results), _straggler(results), *bound_claims(results), *_device_time(results)]
+    return [
+        *found,
+        *planner_claims(results),
+        _straggler(results),
+        *bound_claims(results),
+        *step_claims(results),
+        *_device_time(results),
+    ]
 
 
 def _of_panels(results: Results, dataset: str) -> list[Claim]:

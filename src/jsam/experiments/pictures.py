@@ -11,6 +11,7 @@ from jsam.experiments.bound_claims import Correlations, rank_correlations
 from jsam.experiments.choosing import LOW_COST
 from jsam.experiments.chosen import CHOSEN
 from jsam.experiments.results import Results
+from jsam.experiments.step_claims import OWN, steps_of
 from jsam.experiments.store import Record
 from jsam.experiments.tabulate import Cell
 from jsam.experiments.verdicts import NAMES
@@ -114,6 +115,16 @@ def pictures_of(results: Results) -> list[Picture]:
                 content = scatter_picture(groups, x_label="loss bound (log scale)", y_label=label)
                 caption = f"{name}: {what} against the planner's loss bound, a dot a run."
                 found.append(Picture(name=f"bound-{suffix}{dataset}", caption=caption, content=content))
+    steps = {name: steps_of(results, spec_id) for spec_id, name in OWN.items()}
+    if any(steps.values()):
+        content = scatter_picture(
+            {name.replace(", ", "\n"): places for name, places in steps.items() if places},
+            x_label="noise over the run ÷ most signal\n(log scale)",
+            y_label="best step, mean over rounds,\nin clipping norms (log scale)",
+            log_y=True,
+        )
+        caption = "The step that was best for a mechanism at a cost, against the noise of its contract: a dot each."
+        found.append(Picture(name="steps-against-noise", caption=caption, content=content))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from jsam.experiments.config import RunConfig
 from jsam.privacy import derived_seed, generator
 from jsam.training.data import Dataset, load_dataset
 from jsam.training.task import Task, TaskSpec
+
+if TYPE_CHECKING:
+    from torch import nn
 
 HELD_OUT = 5000
 
@@ -35,13 +39,17 @@ def dataset_of(name: str, held_out: bool, folder: Path | None = None) -> Dataset
 
 @lru_cache(maxsize=64)
 def _task(dataset: str, num_clients: int, similarity: float, seed: int, held_out: bool) -> Task:
-    from jsam.training.models import build_model
-
     data = dataset_of(dataset, held_out)
     spec = TaskSpec(dataset=dataset, num_clients=num_clients, similarity=similarity, seed=seed)
-    model = build_model(dataset, derived_seed(seed, "model"))
     # Not `spec=spec`: a task on held-out images is not the one that the spec would build.
-    return Task(dataset=data, partition=spec.split(data), model=model)
+    return Task(dataset=data, partition=spec.split(data), model=first_model(dataset, seed))
+
+
+def first_model(dataset: str, seed: int) -> nn.Module:
+    """The model of a run, with the weights that it begins with."""
+    from jsam.training.models import build_model
+
+    return build_model(dataset, derived_seed(seed, "model"))
 
 
 def task_of(config: RunConfig) -> Task:

@@ -156,13 +156,15 @@ def dearest_picture(stored: Mapping[str, Any]) -> bytes:
         return _picture(figure, "png")
 
 
-def scatter_picture(groups: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str, y_label: str) -> bytes:
+def scatter_picture(
+    groups: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str, y_label: str, log_y: bool = False
+) -> bytes:
     """One dot a run, a panel a group."""
     with _style():
         figure, axes = _figure(1, max(1, len(groups)), size=(2.9 * max(1, len(groups)) + 0.6, 3.2), sharey=True)
         for axis, (name, points) in zip(axes.flat, groups.items(), strict=False):
             axis.scatter([x for x, _ in points], [y for _, y in points], s=10, color=BLUE, alpha=0.6)
-            axis.set(title=name, xlabel=x_label, xscale="log")
+            axis.set(title=name, xlabel=x_label, xscale="log", yscale="log" if log_y else "linear")
             _plain_ticks(axis)
         axes.flat[0].set_ylabel(y_label)
         return _picture(figure, "png")

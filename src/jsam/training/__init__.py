@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jsam.training.partition import Partition
     from jsam.training.settings import TrainingSettings
     from jsam.training.settlement import Settlement, settle
+    from jsam.training.steps import with_fitted_step
     from jsam.training.task import Task, TaskSpec
 
 _HOMES = {
@@ -34,6 +35,7 @@ _HOMES = {
     "settle": "settlement",
     "Task": "task",
     "TaskSpec": "task",
+    "with_fitted_step": "steps",
 }
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "resume",
     "settle",
     "train",
+    "with_fitted_step",
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,6 +50,11 @@ class Task:
         """D: how many numbers are learned, and so noised."""
         return sum(value.numel() for value in self.model.parameters() if value.requires_grad)
 
+    @property
+    def weights_norm(self) -> float:
+        """The Euclidean norm of what is learned, before training."""
+        return weights_norm(self.model)
+
     def fingerprint(self) -> dict[str, Any]:
         """Enough to notice other data, another partition or another model; not a checksum of every pixel."""
         digest = hashlib.blake2b(digest_size=16)
@@ -68,6 +74,12 @@ class Task:
             "digest": digest.hexdigest(),
             "samples": list(self.partition.sizes),
         }
+
+
+def weights_norm(model: nn.Module) -> float:
+    """The Euclidean norm of all that is learned, as one vector."""
+    learned = (value.detach().double() for value in model.parameters() if value.requires_grad)
+    return math.sqrt(math.fsum(float(value.pow(2).sum()) for value in learned))
 
 
 @dataclass(frozen=True, kw_only=True)
