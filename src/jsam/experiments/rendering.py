@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
@@ -17,6 +18,7 @@ from jsam.experiments.pictures import Picture, pictures_of
 from jsam.experiments.places import Places
 from jsam.experiments.results import Difference, Results
 from jsam.experiments.spec import load_specs
+from jsam.experiments.store import Record
 from jsam.experiments.tabulate import COLUMNS, READABLE, Cell, progress_of, readable, table_rows
 from jsam.experiments.verdicts import NAMES, NOT_RUN, Claim
 from jsam.report import page
@@ -33,6 +35,9 @@ NOT_YET = "*Not run yet.*\n"
 STEPS_HEAD = ("noise", "data set", "mechanism", "learning rate at each cost")
 STOCK = ("experiment", "runs", "device time")
 REACHED = ("data set", "s", "accuracy", *published.MECHANISMS)
+LARGEST = ("data set", "cost", *published.MECHANISMS)
+OTHER_Q = ("data set", "s", "cost", "JSAM's accuracy and the largest ε sold, at each Q that was run")
+DOCUMENTS = ("docs/reproduction.md", "docs/reproduction-constants.md", "README.md")
 
 
 def render_all(places: Places, ids: Sequence[str] = ()) -> list[Path]:
@@ -48,7 +53,7 @@ def render_all(places: Places, ids: Sequence[str] = ()) -> list[Path]:
     }
     files[places.output / ROWS] = _rows_csv(results)
     files[places.output / "index.html"] = _page(results, pictures, claims).encode()
-    for document in (places.home / "docs" / "reproduction.md", places.home / "README.md"):
+    for document in (places.home / name for name in DOCUMENTS):
         if document.exists() and places.output == places.results:
             files[document] = _documentation(document.read_text(encoding="utf-8"), results, claims, pictures).encode()
     for path, content in files.items():
@@ -81,6 +86,60 @@ def _least_cost(cells: Sequence[Cell], mechanism: str, similarity: float, level:
     return f">{max(run):g}" if run else "–"
 
 
+def _largest(results: Results, kind: str, name: str) -> list[tuple[str, Sequence[str]]]:
+    """The largest `name` over s and seeds, for each cost and mechanism of the panels of this kind."""
+    rows: list[tuple[str, Sequence[str]]] = []
+    for dataset in NAMES:
+        cells = results.cells(f"{kind}-{dataset}")
+        for cost in sorted({cell.config.cost for cell in cells}):
+            found = [
+                [v for c in cells if (c.config.mechanism, c.config.cost) == (m, cost) for v in c.values(name)]
+                for m in published.MECHANISMS
+            ]
+            numbers = [_digits(max(values)) if values else "–" for values in found]
+            rows.append(("", (NAMES[dataset], f"{cost:g}", *numbers)))
+    return rows
+
+
+def _spent(results: Results) -> list[tuple[str, Sequence[str]]]:
+    return _largest(results, "panels", "epsilon_exact_max")
+
+
+def _sold(results: Results) -> list[tuple[str, Sequence[str]]]:
+    return _largest(results, "exact", "epsilon_sold_max")
+
+
+def _digits(value: float) -> str:
+    """Two digits, or all before the point."""
+    return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
+
+
+def _other_weights(results: Results) -> list[tuple[str, Sequence[str]]]:
+    """JSAM under exact accounting with every Q that was run, chosen or not; of two steps the better."""
+    best: dict[tuple[str, float, float], dict[float, dict[float, list[Record]]]] = {}
+    for record in results.known.values():
+        c = record.config
+        if (c.mechanism, c.noise, c.held_out, c.max_selection_prob) == ("jsam", "exact", False, None):
+            place = best.setdefault((c.dataset, -c.similarity, c.cost), {}).setdefault(c.noise_weight, {})
+            place.setdefault(c.learning_rate, []).append(record)
+    rows: list[tuple[str, Sequence[str]]] = []
+    for (dataset, similarity, cost), by_weight in sorted(
+        best.items(), key=lambda item: (item[0][0] != "mnist", item[0])
+    ):
+        if similarity in (-100.0, 0.0) and len(by_weight) > 1:
+            parts = [_at_weight(weight, by_weight[weight]) for weight in sorted(by_weight)]
+            rows.append(("", (NAMES[dataset], f"{-similarity:g}", f"{cost:g}", "; ".join(parts))))
+    return rows
+
+
+def _at_weight(weight: float, by_rate: Mapping[float, Sequence[Record]]) -> str:
+    accuracy, rate = max(
+        (statistics.fmean(r.result["accuracy"] for r in found), rate) for rate, found in by_rate.items()
+    )
+    sold = max(record.result["epsilon_sold_max"] for record in by_rate[rate])
+    return f"Q = {weight:,g}: {accuracy:.1%} (ε {_digits(sold)})"
+
+
 def _rows_csv(results: Results) -> bytes:
     """Every setting of every figure and table, the exact ε beside its accuracy."""
     specs = [spec for spec in results.specs.values() if spec.kind == "training"]
@@ -101,9 +160,12 @@ def _page(results: Results, pictures: Sequence[Picture], claims: Sequence[Claim]
         source = base64.b64encode(picture.content).decode()
         image = f'<img alt="{picture.name}" style="width:100%" src="data:image/png;base64,{source}">'
         sections.append(page.section(picture.caption, page.figure(image)))
-    sections.append(
-        page.section("Least cost for an accuracy, exact accounting", page.table(REACHED, _reached(results)))
-    )
+    sections += [
+        page.section("Largest ε spent in the panels, Lemma 1's noise", page.table(LARGEST, _spent(results))),
+        page.section("Largest ε sold, exact accounting", page.table(LARGEST, _sold(results))),
+        page.section("JSAM with other Q, exact accounting", page.table(OTHER_Q, _other_weights(results))),
+        page.section("Least cost for an accuracy, exact accounting", page.table(REACHED, _reached(results))),
+    ]
     every = f'<p><a href="{ROWS}">{ROWS}</a>: every setting, with its accuracy and the exact ε of its runs</p>'
     sections.append(page.section("What is stored", every, page.table(STOCK, _stock(results))))
     sections.append(
@@ -206,6 +268,9 @@ def _documentation(text: str, results: Results, claims: Sequence[Claim], picture
             [(c.source, c.statement, c.verdict, c.numbers) for c in claims],
         ),
         "reached": _markdown(REACHED, reached) if any(any(c != "–" for c in row[3:]) for row in reached) else NOT_YET,
+        "spent": _markdown(LARGEST, [cells for _, cells in _spent(results)]),
+        "sold": _markdown(LARGEST, [cells for _, cells in _sold(results)]),
+        "other-weights": _markdown(OTHER_Q, [cells for _, cells in _other_weights(results)]),
         "stock": _markdown(STOCK, [cells for _, cells in _stock(results)]),
         "summary": _markdown(SUMMARY, _summary(results)),
         "chosen": _markdown(("name", "value"), [cells for _, cells in _chosen(results)]),
