@@ -221,7 +221,7 @@ def test_a_cap_has_steps_of_its_own_and_no_say_in_anything_else(places: Places) 
     store(places, "tuning-steps-mnist", lambda c: 0.9 if c.learning_rate == 1 else 0.4)
     uncapped = chosen(places)["exact"]["mnist"]["learning_rate_at"]
     assert uncapped["jsam"]["10"] == 1.0
-    capped: dict[float | None, float] = {0.05: 0.3, None: 3.0}
+    capped: dict[float | None, float] = {0.05: 1.0, None: 3.0}
     store(places, "tuning-steps-variants-mnist", lambda c: 0.99 if c.learning_rate == capped[cap_of(c)] else 0.0)
     after = chosen(places)["exact"]["mnist"]
     assert {name: after[name] for name in before} == before

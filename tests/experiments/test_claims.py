@@ -9,13 +9,19 @@ import pytest
 
 from jsam.experiments import published
 from jsam.experiments.choosing import choose
+from jsam.experiments.chosen import Chosen
 from jsam.experiments.claims import all_claims
 from jsam.experiments.config import RunConfig
 from jsam.experiments.places import Places
 from jsam.experiments.planner_claims import _ratio_verdict
 from jsam.experiments.results import Difference, Results
+from jsam.experiments.spec import load_specs
 from jsam.experiments.sweeps import add_sweep
+from jsam.experiments.tasks import first_model
 from jsam.experiments.verdicts import FAILS, FAR, HOLDS, NOISE, NOT_RUN, SO_FAR, TOO_FEW, Claim, judged, so_far
+from jsam.training.settings import TrainingSettings
+from jsam.training.steps import fitted_learning_rate
+from jsam.training.task import weights_norm
 from tests.experiments.made_up import choose_noise_weight, copied_places, store, store_planner
 
 
@@ -184,6 +190,42 @@ def test_a_rank_correlation_takes_twenty_runs(places: Places) -> None:
     assert "s = 0: too few runs (6)" in found.numbers
     store(places, "panels-mnist", lambda c: few(c) if c.similarity == 0 else None)
     assert claim(places, "MNIST: a lower bound goes with a higher accuracy").verdict == TOO_FEW
+
+
+@pytest.mark.parametrize(("peak", "verdict"), [(1.0, HOLDS), (30.0, FAILS)])
+def test_the_fitted_step_is_held_against_the_best_that_was_tried(places: Places, peak: float, verdict: str) -> None:
+    """Accuracy is highest at `peak` times the fitted step; a run taken over from a twin counts once."""
+    noise, rounds = 0.05, 1000
+    settings = TrainingSettings(rounds=rounds, clip_norm=0.3, learning_rate_schedule="cosine")
+    norm = weights_norm(first_model("mnist", 0))
+    fitted = fitted_learning_rate(settings, noise_norm=noise * 0.3 * math.sqrt(rounds), weights_norm=norm)
+
+    def accuracy(config: RunConfig) -> float:
+        return 0.9 - 0.1 * abs(math.log(config.learning_rate / (peak * fitted)))
+
+    store(places, "tuning-steps-mnist", accuracy, changes=lambda c: {"noise_ratio": noise})
+    found = claim(places, "MNIST, exact accounting: the fitted step is within a point")
+    assert found.verdict == verdict
+    (spec,) = load_specs(places, ["tuning-steps-mnist"])
+    near = {
+        (c.mechanism, c.cost) for c in spec.runs(Chosen.load(places.chosen)) if 0.5 <= c.learning_rate / fitted <= 2
+    }
+    assert f"over {len(near)} settings" in found.numbers
+    twin = {"noise_ratio": noise, "same_as": "another"}
+    store(places, "tuning-steps-mnist", accuracy, changes=lambda c: twin)
+    assert claim(places, "MNIST, exact accounting: the fitted step is within a point").verdict == NOT_RUN
+
+
+def test_steps_that_fall_with_the_noise_are_seen_to(places: Places) -> None:
+    for spec_id in ("tuning-steps-mnist", "tuning-steps-wide-mnist"):
+        store(places, spec_id, lambda c: 0.9 if c.learning_rate == (1.0 if c.cost < 50 else 3.0) else 0.5)
+    choose(places)
+    statement = "MNIST, exact accounting: the more noise, the shorter the best step"
+    assert claim(places, statement).verdict == NOT_RUN
+    store(places, "exact-mnist", lambda c: 0.9, changes=lambda c: {"noise_ratio": 1 / c.learning_rate})
+    assert claim(places, statement).verdict == HOLDS
+    store(places, "exact-mnist", lambda c: 0.9, changes=lambda c: {"noise_ratio": c.learning_rate})
+    assert claim(places, statement).verdict == FAILS
 
 
 def test_the_straggler(places: Places) -> None:

@@ -64,7 +64,7 @@ def test_render_writes_figures_the_page_and_the_documentation(
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "https://" not in page
     text = (places.home / "docs" / "reproduction.md").read_text()
-    assert "old" not in text
+    assert "stale" not in text
     assert "| jsam | 100 | 590.5 | 590.5 | 98.00 ± 0.00 | 99.05 | -1.05 | 2 | 7 |" in text
     assert "(../results/paper/figures/panels-mnist.png)\n<!-- end -->" in text
     assert text.endswith("<!-- figure straggler -->\n*Not run yet.*\n<!-- end -->\n\nlast\n")
@@ -161,6 +161,28 @@ def test_the_exact_epsilon_of_every_setting_is_in_one_file(places: Places) -> No
     settings = [tuple(row[name] for name in SETTING) for row in rows]
     assert len(set(settings)) == len(settings)
     assert 'href="rows.csv"' in (places.results / "index.html").read_text()
+
+
+def test_the_largest_epsilon_stands_in_the_documents_for_every_cost_and_mechanism(places: Places) -> None:
+    sold = {"jsam": 1234.5, "usbm": 0.25}
+    store(
+        places,
+        "exact-mnist",
+        lambda c: 0.9,
+        changes=lambda c: {"epsilon_sold_max": sold.get(c.mechanism, 2.0) + (c.seed and 1)},
+    )
+    page = places.home / "docs" / "reproduction.md"
+    page.parent.mkdir(exist_ok=True)
+    page.write_text("<!-- sold -->\nstale\n<!-- end -->\n<!-- other-weights -->\nstale\n<!-- end -->\n")
+    (spec,) = load_specs(places, ["exact-mnist"])
+    runs = spec.runs(Chosen.load(places.chosen))
+    other = [dataclasses.replace(config, noise_weight=7.0) for config in runs if config.seed == 0]
+    store(places, "exact-cifar10", lambda c: 0.5, runs=other, changes=lambda c: {"epsilon_sold_max": 3.0})
+    assert main(["reproduce", "render", "--root", str(places.home)]) == 0
+    text = page.read_text()
+    assert "stale" not in text
+    assert "| MNIST | 30 | 1,236 | 3 | 1.2 | 3 | 3 | 3 |" in text
+    assert "| MNIST | 100 | 30 | Q = 7: 50.0% (ε 3); Q = " in text
 
 
 def test_a_level_that_was_not_reached_is_told_from_one_that_was_not_run(places: Places) -> None:
