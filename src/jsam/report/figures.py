@@ -181,13 +181,13 @@ NAMES = {
 
 
 def _plain_ticks(axis: Axes) -> None:
-    """0.1 and 10 on logarithmic axes, not powers of ten; 0.2 and 0.5 too where less than a decade is shown."""
+    """0.1 and 10 on logarithmic axes, not powers of ten; 0.2 and 0.5 too where little more than a decade is shown."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     for ticks, (low, high) in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim())):
         if ticks.get_scale() != "log":
             continue
-        few = high < 12 * low
+        few = high < 20 * low
         ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
         ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         ticks.set_minor_formatter(NullFormatter())

@@ -50,13 +50,17 @@ class Panel:
 
 
 def panels_picture(panels: Sequence[Panel], *, x_label: str, y_label: str, log: bool = False) -> bytes:
-    """Mean accuracy with a band of one standard deviation over seeds, a panel a similarity."""
+    """Mean accuracy with a band of one standard deviation over seeds; more than four panels in two rows."""
+    rows = 1 if len(panels) <= 4 else 2
+    across = math.ceil(len(panels) / rows)
     with _style():
-        figure, axes = _figure(1, len(panels), size=(3.1 * len(panels) + 0.6, 3.6), sharey=True)
+        figure, axes = _figure(rows, across, size=(3.1 * across + 0.6, 3.0 * rows + 0.6), sharey=True)
         # What stands after a comma is told by the dashes.
         names = list(dict.fromkeys(name.partition(",")[0] for panel in panels for name in panel.curves))
         colours = _colours(names)
-        for axis, panel in zip(axes.flat, panels, strict=True):
+        for axis in axes.flat[len(panels) :]:
+            axis.set_visible(False)
+        for axis, panel in zip(axes.flat, panels, strict=False):
             for name, points in panel.curves.items():
                 _curve(axis, points, colours[name.partition(",")[0]], _dashes(name), name)
             axis.set(title=panel.title, xlabel=x_label)
@@ -65,11 +69,12 @@ def panels_picture(panels: Sequence[Panel], *, x_label: str, y_label: str, log: 
             elif log:
                 axis.set_xscale("log")
                 _plain_ticks(axis)
-        axes.flat[0].set_ylabel(y_label)
+        for axis in axes.flat[::across]:
+            axis.set_ylabel(y_label)
         handles = {
             label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
         }
-        columns = max(1, min(len(handles), 1 + 3 * len(panels) // 2))
+        columns = max(1, min(len(handles), 1 + 3 * across // 2))
         figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
         return _picture(figure, "png")
 
