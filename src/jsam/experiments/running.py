@@ -19,11 +19,11 @@ from jsam.experiments.places import Places
 from jsam.experiments.planning import Plans
 from jsam.experiments.spec import Spec
 from jsam.experiments.store import Record, append, read_places, read_records, write_sorted
+from jsam.experiments.stored_numbers import contract_numbers, rounded
 from jsam.experiments.sweeps import CPU, FILE, add_sweep
 from jsam.experiments.tasks import task_of
 from jsam.experiments.twins import Twins, twin_record
 from jsam.experiments.waiting import waiting_lines
-from jsam.mechanism.contract import Contract
 from jsam.privacy import Adjacency, epsilon_of
 from jsam.report.files import check_target
 from jsam.training.clipping.precision import checked_precision
@@ -142,7 +142,7 @@ def _made_before(configs: Iterable[RunConfig], twins: Twins) -> dict[str, Record
         twin = twins.of(config)
         if twin is not None:
             record, contract = twin
-            found[config.key] = twin_record(config, record, _contract_numbers(contract))
+            found[config.key] = twin_record(config, record, contract)
     return found
 
 
@@ -185,29 +185,15 @@ def stored_result(trial: Trial, result: TrialResult) -> dict[str, Any]:
         "share_clipped": result.share_clipped,
         "seconds": result.seconds,
     }
-    rounded = {name: _rounded(value) for name, value in numbers.items()}
-    curve = [[done, _rounded(accuracy)] for done, accuracy in result.curve]
+    curve = [[done, rounded(accuracy)] for done, accuracy in result.curve]
     made_on = f"{trial.settings.device}, {trial.settings.precision}, torch {torch.__version__}"
     return {
-        **_contract_numbers(trial.contract),
-        **rounded,
+        **contract_numbers(trial.contract),
+        **{name: rounded(value) for name, value in numbers.items()},
         "curve": curve,
         "diverged": result.diverged,
         "made_on": made_on,
     }
-
-
-def _contract_numbers(contract: Contract) -> dict[str, float | int | None]:
-    numbers = {
-        "loss_weight": contract.loss_weight,
-        "monetary_cost": contract.expected_cost,
-        "total_payment": contract.total_payment,
-        "num_selected": contract.num_selected,
-        "loss_bound": contract.loss_bound,
-        "largest_selection_prob": float(contract.selection_probs.max()),
-        "epsilon_sold_max": float(contract.epsilons.max()),
-    }
-    return {name: _rounded(value) for name, value in numbers.items()}
 
 
 def spent_epsilon_max(drawn: Preparation) -> float:
@@ -217,13 +203,6 @@ def spent_epsilon_max(drawn: Preparation) -> float:
     factor = Adjacency.of(drawn.settings.adjacency).factor
     mus = factor * np.sqrt(times[some]) / drawn.noise_multipliers[some]
     return float(epsilon_of(mus, drawn.settings.delta).max())
-
-
-def _rounded(value: float | None) -> float | None:
-    # Six digits are more than any of this is good for, and keep the files small.
-    if isinstance(value, int):
-        return value
-    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
 
 
 class _Clock:

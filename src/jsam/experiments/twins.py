@@ -6,7 +6,8 @@ to the same contract whatever Q is; JSAM does not, but for costs at which it kee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +15,12 @@ import numpy as np
 from jsam.experiments.config import RunConfig
 from jsam.experiments.planning import Plans
 from jsam.experiments.store import Record
+from jsam.experiments.stored_numbers import contract_numbers
 from jsam.mechanism.contract import Contract
 
 SAME = 1e-7  # relative, in ε: η is searched for to about that
+RECORDED = ("monetary_cost", "num_selected", "largest_selection_prob", "epsilon_sold_max")
+AS_RECORDED = 2e-5  # relative: both are rounded to six digits
 
 
 class Twins:
@@ -34,13 +38,19 @@ class Twins:
         if not others:
             return None
         contract = self._plans.contract(config)
-        twin = next((other for other in others if _same(contract, self._plans.contract(other.config))), None)
+        twin = next((other for other in others if self._has(other, contract)), None)
         return None if twin is None else (twin, contract)
 
+    def _has(self, record: Record, contract: Contract) -> bool:
+        """Whether the stored run has this contract, and had it when it was made."""
+        now = self._plans.contract(record.config)
+        return _same(contract, now) and _as_recorded(now, record)
 
-def twin_record(config: RunConfig, twin: Record, numbers: Mapping[str, float | int | None]) -> Record:
+
+def twin_record(config: RunConfig, twin: Record, contract: Contract) -> Record:
     """What the twin came to, with the contract's own numbers; it says whose run it is."""
-    return Record(config=config, result={**twin.result, **numbers, "same_as": twin.result.get("same_as", twin.key)})
+    root = twin.result.get("same_as", twin.key)
+    return Record(config=config, result={**twin.result, **contract_numbers(contract), "same_as": root})
 
 
 def _without_weight(config: RunConfig) -> str:
@@ -51,3 +61,9 @@ def _same(one: Contract, other: Contract) -> bool:
     return np.array_equal(one.selection_probs, other.selection_probs) and np.allclose(
         one.epsilons, other.epsilons, rtol=SAME, atol=0.0
     )
+
+
+def _as_recorded(contract: Contract, record: Record) -> bool:
+    numbers = contract_numbers(contract)
+    pairs = [(numbers[name], record.result.get(name)) for name in RECORDED]
+    return all(a is not None and b is not None and math.isclose(a, b, rel_tol=AS_RECORDED) for a, b in pairs)
