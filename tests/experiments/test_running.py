@@ -224,6 +224,50 @@ def test_stored_plans_are_used_and_not_found_again(places: Places, monkeypatch: 
     assert all(contract.expected_cost > 0 for contract in contracts)
 
 
+def stored_plans(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads((folder / "plans" / name).read_text()) for name in ("loss-weights.json", "local-losses.json")]
+
+
+def test_what_a_run_finds_of_plans_is_kept_with_its_results(places: Places, tmp_path: Path) -> None:
+    """Those of the checkout count first and are not written elsewhere; merging brings in the others."""
+    runs = runs_of(places)
+    plans = Plans.load(places.plans)
+    assert plans.known_loss_weight(runs[0]) is None
+    known = plans.loss_weight(runs[0])
+    away = dataclasses.replace(places, output=tmp_path / "away")
+    make(away, only=["*seed0"])
+    (weights,), losses = ([*found] for found in stored_plans(away.output))
+    assert weights.startswith("bbm-5/")
+    assert [name.split("/")[1] for name in losses] == ["s0", "s100"]
+    assert not (places.plans / "local-losses.json").exists()
+    merge(away.output, places.results)
+    assert [len(found) for found in stored_plans(places.results)] == [2, 2]
+    make(places)
+    assert [len(found) for found in stored_plans(places.results)] == [2, 4]
+    assert Plans.load(places.plans).known_loss_weight(runs[0]) == known
+
+
+def test_plans_that_are_known_are_found_once_and_stay(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In either folder; what was saved there meanwhile is not lost."""
+    away = dataclasses.replace(places, output=tmp_path / "away")
+    make(away, only=["*/bbm-5/*seed0"])
+    jsam, bbm = runs_of(places)[:2]
+    there = Plans.load(places.new_plans, places.plans)
+    Plans.load(places.plans).loss_weight(bbm)
+    there.loss_weight(jsam)
+    assert len(json.loads((places.plans / "loss-weights.json").read_text())) == 2
+    monkeypatch.setattr("jsam.experiments.planning.loss_weight_for_budget", lambda *_, **__: pytest.fail("again"))
+    monkeypatch.setattr("jsam.experiments.planning._local_losses", lambda *_: pytest.fail("again"))
+    make(away, only=["*seed0"])
+    before = stored_plans(away.output)
+    (away.new_plans / "loss-weights.json").write_text(json.dumps(dict.fromkeys(before[0], 7.0)))
+    assert Plans.load(away.new_plans, places.plans).loss_weight(bbm) == before[0].popitem()[1]
+    merge(away.output, places.results)
+    assert 7.0 not in stored_plans(places.results)[0].values()
+
+
 def test_a_specification_with_an_unknown_setting_is_refused() -> None:
     spec = Spec(id="x", order=1, title="", kind="training", shows="", grids=[{"colour": "red"}])
     with pytest.raises(InputError, match="colour"):

@@ -9,6 +9,7 @@ from jsam.errors import InputError
 
 _SPECS = Path("experiments/paper")
 _RESULTS = Path("results/paper")
+PLANS = "plans"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,12 @@ class Places:
 
     @property
     def plans(self) -> Path:
-        return self.results / "plans"
+        return self.results / PLANS
+
+    @property
+    def new_plans(self) -> Path:
+        """Where what a run finds of plans goes: with its results."""
+        return self.output / PLANS
 
     @property
     def planner(self) -> Path:

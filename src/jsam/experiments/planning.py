@@ -6,7 +6,8 @@ Both are kept in small files, so that a machine with an accelerator need only tr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,28 +42,24 @@ def mechanism_of(config: RunConfig, name: str, loss_weight: float = 1.0) -> Rang
 
 @dataclass(kw_only=True)
 class Plans:
-    """What is known of η and of local losses, read from and written to a folder."""
+    """What is known of η and of local losses. What is found goes first, and is added to the files of a folder."""
 
     folder: Path
-    loss_weights: dict[str, float] = field(default_factory=dict)
-    local_losses: dict[str, list[float]] = field(default_factory=dict)
+    loss_weights: ChainMap[str, float] = field(default_factory=ChainMap)
+    local_losses: ChainMap[str, list[float]] = field(default_factory=ChainMap)
 
     @classmethod
-    def load(cls, folder: Path) -> Plans:
+    def load(cls, folder: Path, known: Path | None = None) -> Plans:
+        """What `known` holds counts before what the folder holds."""
+        folders = [folder] if known is None else [known, folder]
         return cls(
             folder=folder,
-            loss_weights=_read(folder / LOSS_WEIGHTS),
-            local_losses=_read(folder / LOCAL_LOSSES),
+            loss_weights=ChainMap({}, *(_read(place / LOSS_WEIGHTS) for place in folders)),
+            local_losses=ChainMap({}, *(_read(place / LOCAL_LOSSES) for place in folders)),
         )
 
-    def save(self) -> None:
-        for name, values in ((LOSS_WEIGHTS, self.loss_weights), (LOCAL_LOSSES, self.local_losses)):
-            if values:
-                lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(values[key])}" for key in sorted(values))
-                write_atomically(self.folder / name, f"{{\n{lines}\n}}\n".encode())
-
     def loss_weight(self, config: RunConfig) -> float:
-        """η, found if need be (seconds); it depends on the prior and the number of clients, on no report."""
+        """η, found and saved if need be (seconds); it depends on the prior and the number of clients, on no report."""
         key = _loss_weight_key(config)
         if key not in self.loss_weights:
             # Who is drawn does not matter to a mean over clients drawn alike, so any losses will do for BBM.
@@ -75,30 +72,30 @@ class Plans:
                 losses=losses,
             )
             self.loss_weights[key] = found.loss_weight
+            _add(self.folder / LOSS_WEIGHTS, self.loss_weights.maps[0])
         return self.loss_weights[key]
 
     def known_loss_weight(self, config: RunConfig) -> float | None:
         return self.loss_weights.get(_loss_weight_key(config))
 
     def losses(self, config: RunConfig) -> FloatArray:
-        """Each client's mean loss under the first weights, by which BBM selects; found if need be (seconds)."""
+        """Each client's mean loss under the first weights, by which BBM selects; found and saved if need be."""
         key = _losses_key(config)
         if key not in self.local_losses:
             self.local_losses[key] = [float(f"{value:.7g}") for value in _local_losses(config)]
+            _add(self.folder / LOCAL_LOSSES, self.local_losses.maps[0])
         return np.array(self.local_losses[key])
 
     def prepare(self, configs: Sequence[RunConfig], *, losses: bool = True, tell: Callable[[str], None]) -> None:
-        """Find everything that these runs will need, and save it as it is found: first every η, then the losses."""
+        """Find everything that these runs will need: first every η, then the losses."""
         for config in configs:
             if self.known_loss_weight(config) is None:
                 tell(f"η of {config.cost_of} for cost {config.cost:g} at Q {config.noise_weight:g}")
                 self.loss_weight(config)
-                self.save()
         for config in configs:
             if losses and config.mechanism.startswith("bbm") and _losses_key(config) not in self.local_losses:
                 tell(f"local losses of {_losses_key(config)}")
                 self.losses(config)
-                self.save()
 
     def contract(self, config: RunConfig) -> Contract:
         """Who is drawn how often, what each sells and is paid."""
@@ -171,6 +168,20 @@ def _local_losses(config: RunConfig) -> list[float]:
             losses.append(float(cross_entropy(model(inputs), targets).mean(dtype=torch.float64)))
     task.model.to("cpu").train()
     return losses
+
+
+def merge_plans(source: Path, target: Path) -> None:
+    """Bring the plans of one folder into another, whose own stay as they are."""
+    for name in (LOSS_WEIGHTS, LOCAL_LOSSES):
+        _add(target / name, _read(source / name))
+
+
+def _add(path: Path, found: Mapping[str, Any]) -> None:
+    stored = _read(path)
+    values = {**found, **stored}
+    if len(values) > len(stored):
+        lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(values[key])}" for key in sorted(values))
+        write_atomically(path, f"{{\n{lines}\n}}\n".encode())
 
 
 def _read(path: Path) -> dict[str, Any]:

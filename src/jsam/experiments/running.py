@@ -76,7 +76,7 @@ def run_specs(
         raise InputError(f"limit_seconds is {limit_seconds:g}; it must be above 0")
     check_target(places.output / FILE)
     began, made, left = time.perf_counter(), 0, 0
-    chosen, plans = Chosen.load(places.chosen), Plans.load(places.plans)
+    chosen, plans = Chosen.load(places.chosen), Plans.load(places.new_plans, places.plans)
     trained = [config for spec in specs if spec.kind != "planner" for config in spec.runs(chosen)]
     waiting = waiting_lines(specs, chosen, places)
     if waiting and not trained and all(spec.id in waiting for spec in specs):

@@ -11,7 +11,8 @@ from typing import Any
 
 from jsam.errors import InputError
 from jsam.experiments.config import RunConfig
-from jsam.experiments.places import Places
+from jsam.experiments.places import PLANS, Places
+from jsam.experiments.planning import merge_plans
 from jsam.experiments.sweeps import FILE, merge_sweeps
 from jsam.report.files import write_atomically
 
@@ -99,10 +100,10 @@ def _order(record: Record) -> tuple[Any, ...]:
 
 
 def merge(source: Path, target: Path) -> tuple[int, int]:
-    """Bring the runs of one folder into another: (new, known already). What is there stays as it is."""
+    """Bring the runs of one folder into another, with their plans: (new, known already). What is there stays."""
     if not source.is_dir():
         raise InputError(f"{source} is not a folder with results")
-    if not any(source.glob("*.jsonl")) and not (source / FILE).exists():
+    if not any(source.glob("*.jsonl")) and not any((source / name).exists() for name in (FILE, PLANS)):
         raise InputError(f"{source} has no results, NAME.jsonl")
     known = read_folder(target)
     new = same = 0
@@ -119,4 +120,5 @@ def merge(source: Path, target: Path) -> tuple[int, int]:
         if records:
             write_sorted(place, records)
     merge_sweeps(source, target)
+    merge_plans(source / PLANS, target / PLANS)
     return new, same

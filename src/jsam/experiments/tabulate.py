@@ -111,7 +111,7 @@ def cells(configs: Sequence[RunConfig], known: Mapping[str, Record]) -> list[Cel
 def table_rows(specs: Sequence[Spec], places: Places) -> dict[str, list[dict[str, Any]]]:
     """Rows by experiment; a row without runs has its setting and nothing else."""
     known = read_places(places)
-    chosen, plans = Chosen.load(places.chosen), Plans.load(places.plans)
+    chosen, plans = Chosen.load(places.chosen), Plans.load(places.new_plans, places.plans)
     return {
         spec.id: [cell.row(plans.known_loss_weight(cell.config)) for cell in cells(spec.runs(chosen), known)]
         for spec in specs
