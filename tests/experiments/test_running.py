@@ -28,6 +28,7 @@ from jsam.experiments.store import append, merge, read_folder, read_records
 from jsam.experiments.sweeps import FILE, add_sweep, read_sweeps
 from jsam.experiments.tabulate import COLUMNS, table_rows
 from jsam.experiments.tasks import task_of
+from jsam.experiments.twins import Twins
 from jsam.training.preparation import Preparation
 from jsam.training.trials import Trial, run_trials
 
@@ -75,7 +76,8 @@ def test_a_run_whose_contract_was_run_before_is_not_made_again(places: Places) -
     places.chosen.write_text(places.chosen.read_text().replace("noise_weight = 9.0", "noise_weight = 2.0"))
     told: list[str] = []
     outcome = run_specs(load_specs(places), places, tell=told.append)
-    assert outcome.made == 4
+    assert (outcome.made, outcome.taken, outcome.left) == (4, 4, 0)
+    assert str(outcome).endswith(" s, 4 taken over from runs with the same contract, 0 left")
     assert any("4 runs are those of stored ones" in line for line in told)
     for config in runs_of(places):
         record = read_folder(places.results)[config.key]
@@ -91,6 +93,28 @@ def test_a_run_whose_contract_was_run_before_is_not_made_again(places: Places) -
         contract = Plans.load(places.plans).contract(config)
         assert record.result["loss_bound"] == pytest.approx(contract.loss_bound, rel=1e-5)
     assert make(places).made == 0
+
+
+def test_the_search_for_runs_made_before_ends_when_time_is_up(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found is kept, its time counts for no device, and the next call goes on."""
+    make(places, only=["*/bbm-5/*"])
+    sweeps = read_sweeps(places.output)
+    places.chosen.write_text(places.chosen.read_text().replace("noise_weight = 9.0", "noise_weight = 2.0"))
+    now = [0.0]
+    monkeypatch.setattr("jsam.experiments.running.time.perf_counter", lambda: now[0])
+
+    class Slow(Twins):
+        def of(self, config: RunConfig) -> Any:
+            now[0] += 1.0
+            return super().of(config)
+
+    monkeypatch.setattr(running, "Twins", Slow)
+    outcome = make(places, only=["*/bbm-5/*"], limit_seconds=3)
+    assert (outcome.made, outcome.taken, outcome.left, outcome.seconds) == (0, 3, 1, 3.0)
+    assert len(read_folder(places.results)) == 4 + 3
+    outcome = make(places, only=["*/bbm-5/*"])
+    assert str(outcome) == "0 runs made in 1 s, 1 taken over from runs with the same contract, 0 left"
+    assert read_sweeps(places.output) == sweeps
 
 
 def test_runs_are_chosen_by_name(places: Places) -> None:

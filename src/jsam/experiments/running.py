@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,14 +39,17 @@ CURVE_POINTS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a call went: `left` runs are still to be made, because time was up."""
+    """How a call went: `taken` runs had been made before, under another Q; `left` are still to be made: time was up."""
 
     made: int
     left: int
     seconds: float
+    taken: int = 0
 
     def __str__(self) -> str:
-        return f"{self.made} run{'' if self.made == 1 else 's'} made in {self.seconds:.0f} s, {self.left} left"
+        made = f"{self.made} run{'' if self.made == 1 else 's'} made in {self.seconds:.0f} s"
+        taken = f", {self.taken} taken over from runs with the same contract" if self.taken else ""
+        return f"{made}{taken}, {self.left} left"
 
 
 def missing(configs: Iterable[RunConfig], places: Places, only: Sequence[str] = ()) -> list[RunConfig]:
@@ -75,7 +79,7 @@ def run_specs(
     if not limit_seconds > 0:
         raise InputError(f"limit_seconds is {limit_seconds:g}; it must be above 0")
     check_target(places.output / FILE)
-    began, made, left = time.perf_counter(), 0, 0
+    began, made, taken, left = time.perf_counter(), 0, 0, 0
     chosen, plans = Chosen.load(places.chosen), Plans.load(places.new_plans, places.plans)
     trained = [config for spec in specs if spec.kind != "planner" for config in spec.runs(chosen)]
     waiting = waiting_lines(specs, chosen, places)
@@ -102,12 +106,11 @@ def run_specs(
             continue
         path = places.output / f"{spec.id}.jsonl"
         wanted = missing(spec.runs(chosen), places, only)
-        made_before = _made_before(wanted, Twins(read_places(places).values(), plans))
-        for record in made_before.values():
-            append(path, record)
-        if made_before:
-            tell(f"{spec.id}: {len(made_before)} runs are those of stored ones with the same contract")
-        wanted = [config for config in wanted if config.key not in made_before]
+        found = _take_over(wanted, Twins(read_places(places).values(), plans), path, late)
+        if found:
+            tell(f"{spec.id}: {len(found)} runs are those of stored ones with the same contract")
+        taken += len(found)
+        wanted = [config for config in wanted if config.key not in found]
         done, start = 0, time.perf_counter()
         while done < len(wanted) and not late():
             batch = wanted[done : done + at_once]
@@ -132,17 +135,19 @@ def run_specs(
             )
         if path.exists():
             write_sorted(path, read_records(path))
-    return Outcome(made=made, left=left, seconds=time.perf_counter() - began)
+    return Outcome(made=made, taken=taken, left=left, seconds=time.perf_counter() - began)
 
 
-def _made_before(configs: Iterable[RunConfig], twins: Twins) -> dict[str, Record]:
-    """Records of those runs whose contract was run before, by key."""
-    found: dict[str, Record] = {}
+def _take_over(configs: Iterable[RunConfig], twins: Twins, path: Path, late: Callable[[], bool]) -> set[str]:
+    """Store those runs whose contract was run before, until time is up; their keys."""
+    found = set()
     for config in configs:
+        if late():
+            break
         twin = twins.of(config)
         if twin is not None:
-            record, contract = twin
-            found[config.key] = twin_record(config, record, contract)
+            append(path, twin_record(config, *twin))
+            found.add(config.key)
     return found
 
 
