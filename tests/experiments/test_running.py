@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -168,6 +169,20 @@ def test_rows_have_the_promised_columns_and_missing_runs_show_as_missing(places:
     assert made["epsilon_exact_max"] > 0
     assert lacking["seeds"] == 0
     assert lacking["accuracy_mean"] is None
+
+
+def test_eta_and_what_is_sold_come_from_the_runs_and_only_eta_from_plans(places: Places) -> None:
+    make(places, only=["*/jsam/*"])
+    records = [r for r in read_folder(places.results).values() if r.config.similarity == 100]
+    shutil.rmtree(places.plans, ignore_errors=True)
+    weight = Plans.load(places.plans).loss_weight(runs_of(places)[1])
+    rows = table_rows(load_specs(places), places)["small"]
+    by_name = {row["mechanism"]: row for row in rows if row["similarity"] == 100}
+    assert {r.result["loss_weight"] for r in records} == {by_name["jsam"]["loss_weight"]}
+    sold = [r.result["epsilon_sold_max"] for r in records]
+    assert by_name["jsam"]["epsilon_sold_max"] == max(sold) > min(sold)
+    assert by_name["bbm-5"]["loss_weight"] == pytest.approx(weight)
+    assert by_name["bbm-5"]["epsilon_sold_max"] is None
 
 
 def test_the_exact_epsilon_beside_lemma1_is_the_accountants(places: Places) -> None:

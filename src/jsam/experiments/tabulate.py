@@ -20,6 +20,7 @@ COLUMNS = (
     "dataset", "mechanism", "similarity", "noise", "c2", "loss_weight", "noise_weight", "monetary_cost",
     "total_payment", "accuracy_mean", "accuracy_std", "seeds", "epsilon_exact_max", "paper_accuracy", "paper_cost",
     "nominal_cost", "nominal_cost_of", "straggler_epsilon", "max_selection_prob",
+    "epsilon_sold_max",
 )  # fmt: skip
 
 READABLE = ("mechanism", "s", "cost", "paper's", "accuracy", "paper's", "diff.", "seeds", "exact ε")
@@ -70,29 +71,33 @@ class Cell:
         c = self.config
         return (c.cost, c.cost_of, c.noise) == (published.TABLE_COST, "jsam", "lemma1") and not c.held_out
 
+    def largest(self, name: str) -> float | None:
+        return max(self.values(name), default=None)
+
     def row(self, loss_weight: float | None) -> dict[str, Any]:
+        """`loss_weight` is the one planned, for a setting without runs; seeds share theirs."""
         c = self.config
-        exact = self.values("epsilon_exact_max")
         found = {
             "dataset": c.dataset,
             "mechanism": c.mechanism,
             "similarity": c.similarity,
             "noise": c.noise,
             "c2": c.c2,
-            "loss_weight": loss_weight,
+            "loss_weight": next(iter(self.values("loss_weight")), loss_weight),
             "noise_weight": c.noise_weight,
             "monetary_cost": self.mean("monetary_cost"),
             "total_payment": self.mean("total_payment"),
             "accuracy_mean": self.accuracy_mean,
             "accuracy_std": self.accuracy_std,
             "seeds": len(self.records),
-            "epsilon_exact_max": max(exact) if exact else None,
+            "epsilon_exact_max": self.largest("epsilon_exact_max"),
             "paper_accuracy": self.paper_accuracy,
             "paper_cost": self.paper_cost,
             "nominal_cost": c.cost,
             "nominal_cost_of": c.cost_of,
             "straggler_epsilon": c.straggler_epsilon,
             "max_selection_prob": c.max_selection_prob,
+            "epsilon_sold_max": self.largest("epsilon_sold_max"),
         }
         return {name: _tidy(found[name]) for name in COLUMNS}
 
