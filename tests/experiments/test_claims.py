@@ -18,7 +18,20 @@ from jsam.experiments.results import Difference, Results
 from jsam.experiments.spec import load_specs
 from jsam.experiments.sweeps import add_sweep
 from jsam.experiments.tasks import first_model
-from jsam.experiments.verdicts import FAILS, FAR, HOLDS, NOISE, NOT_RUN, SO_FAR, TOO_FEW, Claim, judged, so_far
+from jsam.experiments.verdicts import (
+    FAILS,
+    FAR,
+    HOLDS,
+    NOISE,
+    NOT_RUN,
+    SO_FAR,
+    TOO_FEW,
+    Claim,
+    claim_of,
+    claim_up_to,
+    judged,
+    so_far,
+)
 from jsam.training.settings import TrainingSettings
 from jsam.training.steps import fitted_learning_rate
 from jsam.training.task import weights_norm
@@ -316,6 +329,24 @@ def test_the_error_of_a_difference_is_that_of_the_seeds() -> None:
     assert found.error == pytest.approx(1.0)
     assert (found.mean, found.seeds, found.settings) == (2.0, 2, 3)
     assert Difference.of([]) is None
+
+
+def test_one_seed_has_no_error_of_its_own_and_says_so() -> None:
+    """However far ahead in every setting: another seed may say otherwise."""
+    found = Difference.of([(0, "a", 13.0), (0, "b", 15.0)])
+    assert found is not None
+    assert str(found).startswith("mean +14.0 ± 1.0 points over settings (one seed), largest +15.0")
+    for verdict, words in ((None, "holds (one seed)"), (FAILS, "does not hold (one seed)"), (TOO_FEW, TOO_FEW)):
+        assert claim_of("", "", found, verdict).verdict == words
+    assert claim_up_to("", "", found, 5).verdict == "holds (one seed), far larger"
+    lacking = Difference.of([(0, "a", 13.0), (0, "b", 15.0)], complete=False)
+    assert claim_of("", "", lacking).verdict == HOLDS + SO_FAR
+    two = Difference.of([(0, "a", 13.0), (1, "a", 15.0)])
+    assert claim_of("", "", two).verdict == HOLDS
+    assert "one seed" not in str(two)
+    alone = Difference.of([(0, "a", 13.0)])
+    assert str(alone).startswith("mean +13.0 points, largest +13.0 (above 0 in 1 of 1 setting, 1 seed)")
+    assert claim_of("", "", alone).verdict == TOO_FEW
 
 
 def test_a_setting_with_more_seeds_weighs_no_more_than_another() -> None:

@@ -23,7 +23,7 @@ class Difference:
     """A paired difference in points: its mean over settings, its standard error and its largest value over settings.
 
     The error is the larger of two: that of the seeds' means, since runs of one seed share their clients, and that over
-    settings, since two or three seeds may agree by chance.
+    settings, since two or three seeds may agree by chance. With one seed it is the latter alone, and is said to be.
     """
 
     mean: float
@@ -68,7 +68,8 @@ class Difference:
     def mean_text(self) -> str:
         digits = 2 if abs(self.mean) < 1 else 1  # else a small difference reads +0.1 ± 0.0
         spread = "" if math.isinf(self.error) else f" ± {self.error:.{digits}f}"
-        return f"mean {self.mean:+.{digits}f}{spread} points"
+        one = " over settings (one seed)" if self.seeds == 1 and spread else ""
+        return f"mean {self.mean:+.{digits}f}{spread} points{one}"
 
     @property
     def extent(self) -> str:

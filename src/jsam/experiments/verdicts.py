@@ -11,6 +11,7 @@ HOLDS, FAILS, NOISE = "holds", "does not hold", "within noise"
 FAR = "holds, far larger"  # more than twice what is claimed is not what the paper saw
 NOT_RUN, TOO_FEW = "not run", "too few runs"
 SO_FAR = " so far"  # where runs are lacking that the specification asks for
+ONE_SEED = " (one seed)"  # where it asks for no more: how far seeds differ is not known
 NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 
 
@@ -41,16 +42,16 @@ def judged_below(difference: Difference | None) -> str:
     return {HOLDS: FAILS, FAILS: HOLDS}.get(verdict, verdict)
 
 
-def so_far(verdict: str) -> str:
-    """The verdict where runs are still lacking.
+def so_far(verdict: str, words: str = SO_FAR) -> str:
+    """The verdict where runs are still lacking, or other words go with it.
 
-    >>> so_far(HOLDS), so_far(FAR), so_far(TOO_FEW)
-    ('holds so far', 'holds so far, far larger', 'too few runs')
+    >>> so_far(HOLDS), so_far(FAR), so_far(TOO_FEW), so_far(FAILS, ONE_SEED)
+    ('holds so far', 'holds so far, far larger', 'too few runs', 'does not hold (one seed)')
     """
     if verdict in (NOT_RUN, TOO_FEW):
         return verdict
     word, comma, rest = verdict.partition(",")
-    return f"{word}{SO_FAR}{comma}{rest}"
+    return f"{word}{words}{comma}{rest}"
 
 
 def claim_of(
@@ -64,11 +65,11 @@ def claim_of(
     """A claim about a difference; by the usual rule and with the usual numbers where none are given."""
     if difference is None:
         return Claim(source=source, statement=statement, verdict=NOT_RUN, numbers="no pair of runs is stored")
-    verdict = verdict or judged(difference)
+    words = SO_FAR if not difference.complete else ONE_SEED if difference.seeds == 1 else ""
     return Claim(
         source=source,
         statement=statement,
-        verdict=verdict if difference.complete else so_far(verdict),
+        verdict=so_far(verdict or judged(difference), words),
         numbers=str(difference) if numbers is None else numbers,
     )
 
