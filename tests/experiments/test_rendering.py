@@ -185,6 +185,22 @@ def test_the_largest_epsilon_stands_in_the_documents_for_every_cost_and_mechanis
     assert "| MNIST | 100 | 30 | Q = 7: 50.0% (ε 3); Q = " in text
 
 
+def test_the_last_column_of_the_summary_is_of_the_runs_with_a_step_for_each(places: Places) -> None:
+    def ahead(points: float) -> Callable[[RunConfig], float]:
+        return lambda c: 0.5 + (points / 100 if c.mechanism == "jsam" else 0.0) + 0.01 * c.seed
+
+    readme = places.home / "README.md"
+    readme.write_text("<!-- summary -->\n<!-- end -->\n")
+    store(places, "tuning-steps-lemma1-mnist", lambda c: 0.9 if c.learning_rate == 0.05 else 0.4)
+    choose(places)
+    store(places, "panels-mnist", ahead(20))
+    store(places, "own-steps-mnist", ahead(3))
+    assert main(["reproduce", "render", "table-mnist", "--root", str(places.home)]) == 0
+    rows = [line.strip("| ").split(" | ") for line in readme.read_text().splitlines() if "| MNIST" in line]
+    assert [row[1] for row in rows] == ["100", "70", "30", "0"]
+    assert {tuple(row[-2:]) for row in rows} == {("+20.0 ± 0.0", "+3.0 ± 0.0")}
+
+
 def test_a_level_that_was_not_reached_is_told_from_one_that_was_not_run(places: Places) -> None:
     def accuracy(config: RunConfig) -> float | None:
         if config.mechanism == "bbm-50" or config.cost == 1000:
