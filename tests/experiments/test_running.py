@@ -118,6 +118,17 @@ def test_the_search_for_runs_made_before_ends_when_time_is_up(places: Places, mo
     assert read_sweeps(places.output) == sweeps
 
 
+def test_a_long_run_says_how_far_it_is(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(running, "QUIET_SECONDS", 0.0)
+    run_specs(load_specs(places), places, only=["*bbm-5*seed0"], tell=told.append)
+    inside = [line for line in told if "rounds" in line]
+    assert [line.partition(";")[0] for line in inside] == [
+        f"small: {done} of 8 rounds, {done / 8:.0%}" for done in range(1, 9)
+    ]
+    assert inside[-1].endswith("0 s left")
+
+
 def test_runs_are_chosen_by_name(places: Places) -> None:
     assert len(missing(runs_of(places), places, ["*/bbm-5/*"])) == 4
     assert len(missing(runs_of(places), places, ["*/s0/*", "*seed1*"])) == 6

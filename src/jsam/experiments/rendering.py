@@ -193,7 +193,7 @@ def _gain(gain: Difference | None) -> str:
     if gain is None:
         return "not run"
     so_far = (
-        ""
+        " (one seed)" * (gain.seeds == 1)
         if gain.complete
         else f" so far ({gain.settings} of {len(GAIN_COSTS)} costs, {gain.seeds} seed{'s' * (gain.seeds > 1)})"
     )

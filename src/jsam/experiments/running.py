@@ -35,6 +35,7 @@ from jsam.training.trials import Trial, TrialResult, run_trials
 
 Told = Callable[[str], None]
 CURVE_POINTS = 10
+QUIET_SECONDS = 20.0  # longer than this nobody waits without a word
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +120,8 @@ def run_specs(
                 Trial(contract=plans.contract(c), task=task_of(c), settings=settings_of(c, device, precision))
                 for c in batch
             ]
-            clock = _Clock(len(wanted) - done, spec.id, tell)
-            for index, result in run_trials(trials, late=late):
+            clock = _Clock(len(wanted) - done, sum(c.rounds for c in batch), spec.id, tell)
+            for index, result in run_trials(trials, progress=clock.rounds, late=late):
                 append(path, Record(config=batch[index], result=stored_result(trials[index], result)))
                 made, done = made + 1, done + 1
                 clock.one_more(batch[index], result)
@@ -211,15 +212,29 @@ def spent_epsilon_max(drawn: Preparation) -> float:
 
 
 class _Clock:
-    """Says after each run how much longer the rest will take."""
+    """Says after each run, and now and then within long ones, how much longer the rest will take."""
 
-    def __init__(self, total: int, label: str, tell: Told) -> None:
-        self._total, self._label, self._tell = total, label, tell
-        self._began, self._done = time.perf_counter(), 0
+    def __init__(self, runs: int, rounds: int, label: str, tell: Told) -> None:
+        self._runs, self._rounds, self._label, self._tell = runs, rounds, label, tell
+        self._began = self._said = time.perf_counter()
+        self._runs_done = self._rounds_done = 0
 
     def one_more(self, config: RunConfig, result: TrialResult) -> None:
-        self._done += 1
-        rest = (time.perf_counter() - self._began) / self._done * (self._total - self._done)
-        left = f"{rest / 60:.0f} min" if rest > 90 else f"{rest:.0f} s"
+        self._runs_done += 1
         end = "diverged" if result.diverged else f"{result.accuracy:.2%}"
-        self._tell(f"{self._label} {self._done}/{self._total}: {config.name} {end}; {left} left")
+        self._say(f"{self._label} {self._runs_done}/{self._runs}: {config.name} {end}; {self._left()} left")
+
+    def rounds(self, more: int) -> None:
+        self._rounds_done += more
+        if time.perf_counter() - self._said >= QUIET_SECONDS:
+            share = self._rounds_done / self._rounds
+            self._say(f"{self._label}: {self._rounds_done} of {self._rounds} rounds, {share:.0%}; {self._left()} left")
+
+    def _left(self) -> str:
+        share = max(self._rounds_done / self._rounds, self._runs_done / self._runs)
+        rest = (time.perf_counter() - self._began) * (1 / share - 1)
+        return f"{rest / 60:.0f} min" if rest > 90 else f"{rest:.0f} s"
+
+    def _say(self, line: str) -> None:
+        self._said = time.perf_counter()
+        self._tell(line)
