@@ -1,7 +1,8 @@
-"""`jsam supernode --statement`: a client's own accounts, campaign by campaign and together."""
+"""`jsam supernode`: what it needs, and a client's own accounts, campaign by campaign and together."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -90,3 +91,17 @@ def test_what_is_wrong_with_the_files_is_one_line(run: Run, client: Path, tmp_pa
         result = run("supernode", *arguments)
         assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
         assert wanted in result.err
+
+
+@pytest.mark.parametrize("missing", [{"torch"}, {"flwr"}, {"torch", "flwr"}], ids=" and ".join)
+@pytest.mark.parametrize("command", ["supernode client.toml", "deploy-local"])
+def test_without_flower_or_torch_the_extra_that_brings_both_is_named(
+    command: str, missing: set[str], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in missing else found(name))
+    name = command.split()[0]
+    result = run(*command.split())
+    assert result.code == 2
+    assert f"{name} needs Flower and torch, which are not installed: install jsam with its extra 'flower'" in result.err
+    assert result.err.count("\n") == 1

@@ -12,9 +12,9 @@ import typer
 
 from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, refuse_columns, with_options
 from jsam.cli.output import EXIT_BAD_INPUT, PageFormat, deliver, fail, rendered, say
-from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_torch
+from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_flower
 from jsam.cli.wording import in_options
-from jsam.errors import InputError, install_hint
+from jsam.errors import InputError
 from jsam.report.plain import json_text
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def deploy_local(
     A run that fails ends with one line on standard error that says why; what the clients spent until then is shown all
     the same. Exit codes: 0 done, 1 a client is over its contract, 2 bad input or a run that failed.
     """
-    _require_flower()
+    require_flower("deploy-local")
     from jsam.flower.local_campaign import check_size, run_local
     from jsam.flower.processes import interruptible
     from jsam.flower.published import Published
@@ -122,14 +122,6 @@ def deploy_local(
         raise typer.Exit(EXIT_VIOLATION)
     if result.failure is not None:
         raise typer.Exit(EXIT_BAD_INPUT)
-
-
-def _require_flower() -> None:
-    require_torch()
-    from importlib.util import find_spec
-
-    if find_spec("flwr") is None:
-        raise InputError(f"deploy-local needs Flower, which is not installed: {install_hint('flower')}")
 
 
 def _fresh(output: Path) -> Path:
