@@ -20,6 +20,7 @@ if not TYPE_CHECKING:
 
 SMALL = ["--dataset", "digits", "--clients", "10", "--rounds", "6", "--per-round", "3", "--threads", "1"]
 ECONOMY = ["--loss-weight", "60", "--max-epsilon", "10"]
+PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, where nobody can make a folder")
 FILES = {
     "audit.json", "checkpoint.pt", "config.json", "contract.json", "ledger.jsonl", "metrics.jsonl", "model.pt",
     "report.html", "schedule.jsonl", "summary.json",
@@ -110,6 +111,7 @@ def test_resume_finishes_a_stopped_run_to_the_same_files(
     assert f"jsam resume {folder}" in capsys.readouterr().err
     monkeypatch.undo()
     assert main(["resume", str(folder)]) == 0
+    assert "Training (jsam): round 6 of 6" in capsys.readouterr().err
     for name in FILES - {"report.html"}:
         assert (folder / name).read_bytes() == (finished / name).read_bytes(), name
     assert main(["resume", str(folder)]) == 0
@@ -208,6 +210,7 @@ def test_bad_input_is_one_line_and_leaves_no_folder(
         (".", "the folder you are in; name a new one"),
         ("file", "is a file; name a folder"),
         ("file/below", "is not a folder"),
+        pytest.param("/proc/z", "'/proc/z' cannot be used: No such file or directory", marks=PROC),
     ],
 )
 def test_a_place_that_cannot_be_a_new_folder_is_refused_before_anything_is_planned(
@@ -352,7 +355,9 @@ def test_the_demo_refuses_bad_input_before_it_begins(
 def test_the_demo_tells_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--dataset", "digits", "--rounds", "6", "--output", str(tmp_path / "demo")]
     assert main(["demo", *options]) == 0
-    told = capsys.readouterr().out
+    told, said = capsys.readouterr()
+    assert "Training (jsam): round 6 of 6" in said
+    assert "there already" not in said
     for words in ("jsam", "usbm", "NO CONTRACT WAS OVERSPENT", "Who is paid under jsam", "accuracy"):
         assert words in told
     page = (tmp_path / "demo" / "report.html").read_text()
@@ -360,6 +365,31 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "demo" / "jsam" / "report.html").exists()
     assert main(["demo", *options]) == 0
     assert (tmp_path / "demo-2" / "report.html").exists()
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == f"jsam: {tmp_path / 'demo'} is there already; this goes to {tmp_path / 'demo-2'}"
+
+
+def test_an_interrupted_demo_says_what_can_be_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from jsam.cli import demo
+    from jsam.cli.running import RoundProgress
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "demo"
+    command = ["demo", "--dataset", "digits", "--rounds", "10", "--output", str(folder)]
+    with monkeypatch.context() as planning:
+        planning.setattr(demo, "simulated_contract", stop)
+        assert main(command) == 130
+    assert capsys.readouterr().err.endswith("\njsam: interrupted; jsam demo starts anew\njsam: stopped\n")
+    with monkeypatch.context() as training:
+        training.setattr(RoundProgress, "__call__", stop)
+        assert main(command) == 130
+    words = f"interrupted; jsam demo starts anew; go on with this training alone: jsam resume {folder / 'jsam'}\n"
+    assert words in capsys.readouterr().err
+    assert main(["resume", str(folder / "jsam")]) == 0
 
 
 def test_the_demo_says_why_the_payments_are_not_the_expected_cost(
