@@ -109,7 +109,7 @@ def _statement(client_file: Path, format: PageFormat) -> str:  # noqa: A002
 
     table = Table(title=f"What {files.name} has sold, spent and earned")
     table.add_column("campaign", overflow="fold")
-    for title in ("ε bought", "ε spent", "draws", "payment", "state"):
+    for title in ("ε sold", "ε spent", "draws", "payment", "state"):
         table.add_column(title, justify="right")
     for row in rows:
         table.add_row(
