@@ -269,7 +269,17 @@ def test_lemma1_is_done_as_asked_and_said_to_overspend(tmp_path: Path, capsys: p
 def test_report_and_resume_of_what_is_no_run_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("report", "resume"):
         assert main([command, str(tmp_path)]) == 2
-        assert "is not a run folder" in capsys.readouterr().err
+        assert "is not a run folder: it has no config.json; jsam simulate makes one" in capsys.readouterr().err
+
+
+def test_a_run_folder_one_level_below_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = {"jsam": "{0}/jsam is one\n", "usbm": "{0}/jsam is one, and so is {0}/usbm\n", "x": "and so are 2 more"}
+    for name, wanted in words.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").touch()
+        for command in ("report", "resume"):
+            assert main([command, str(tmp_path)]) == 2
+            assert wanted.format(tmp_path) in capsys.readouterr().err
 
 
 def test_calibrate_prints_the_documented_json(capsys: pytest.CaptureFixture[str]) -> None:

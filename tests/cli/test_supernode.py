@@ -51,6 +51,7 @@ def test_the_table_says_what_is_done_and_keeps_long_names_whole(
         ledger.answer(ask(terms, index), noisy, model=MODEL)
     shown = run("supernode", client, "--statement").out
     assert "…" not in shown
+    assert "ε sold" in shown
     (spring,) = [line for line in shown.splitlines() if "spring" in line]
     (winter,) = [line for line in shown.splitlines() if "winter" in line]
     assert "open" in spring

@@ -90,7 +90,7 @@ class RunFolder:
     def read_config(self) -> dict[str, Any]:
         """The stored configuration, of this format."""
         if not self.config.is_file():
-            raise RunFolderError(f"{self.path} is not a run folder: it has no config.json; jsam simulate makes one")
+            raise RunFolderError(f"{self.path} is not a run folder: it has no config.json; {self._runs_below()}")
         stored = self.read(self.config)
         if stored.get("jsam_run") != RUN_FORMAT:
             raise RunFolderError(
@@ -100,6 +100,15 @@ class RunFolder:
             if not isinstance(stored.get(name), dict):
                 raise RunFolderError(f"{self.config} is damaged: it lacks the object {name!r}")
         return stored
+
+    def _runs_below(self) -> str:
+        """What to name instead: the demo, or a script of many runs, puts each into a folder of its own."""
+        first, *others = [file.parent for file in sorted(self.path.glob("*/config.json"))] or [None]
+        if first is None:
+            return "jsam simulate makes one"
+        if not others:
+            return f"{first} is one"
+        return f"{first} is one, and so {f'is {others[0]}' if len(others) == 1 else f'are {len(others)} more beside it'}"
 
     def read(self, path: Path) -> dict[str, Any]:
         """One JSON object."""
