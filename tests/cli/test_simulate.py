@@ -41,7 +41,7 @@ def test_simulate_writes_the_whole_folder_and_says_how_it_went(
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
     said = capsys.readouterr()
     assert "test accuracy" in said.out
-    assert "no contract was overspent: 10 clients" in said.out
+    assert "no contract was overspent: 10 clients under contract" in said.out
     assert "round 6 of 6" in said.err
 
 
@@ -51,8 +51,11 @@ def test_report_recomputes_the_spending_and_agrees(finished: Path, capsys: pytes
     assert found["kept"] is True
     assert len(found["clients"]) == 10
     assert all(client["spent"] <= client["bought"] for client in found["clients"])
+    sold = sum(client["bought"] > 0 for client in found["clients"])
     assert main(["report", str(finished)]) == 0
-    assert "no contract was overspent" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"{sold} of 10 under contract" in shown
+    assert f"no contract was overspent: {sold} clients under contract" in shown
     assert main(["report", str(finished), "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("id,bought,spent,second_opinion")
 
@@ -368,6 +371,11 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFi
     told, said = capsys.readouterr()
     assert "Training (jsam): round 6 of 6" in said
     assert "there already" not in said
+    chosen = [
+        f"{json.loads((tmp_path / 'demo' / name / 'contract.json').read_text())['num_selected']} of {name}"
+        for name in ("jsam", "usbm")
+    ]
+    assert f"NO CONTRACT WAS OVERSPENT ({' and '.join(chosen)}," in " ".join(told.split())
     for words in ("jsam", "usbm", "NO CONTRACT WAS OVERSPENT", "Who is paid under jsam", "accuracy"):
         assert words in told
     page = (tmp_path / "demo" / "report.html").read_text()
