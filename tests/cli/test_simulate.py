@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -347,6 +348,23 @@ def test_data_list_and_partition(tmp_path: Path, capsys: pytest.CaptureFixture[s
     capsys.readouterr()
     assert main(["data", "fetch", "digits"]) == 0
     assert "embedded in scikit-learn" in capsys.readouterr().out
+
+
+def test_data_list_breaks_paths_at_slashes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from jsam.training.data import describe_datasets
+
+    folder = Path("/home/anna/.cache/jsam/data/cifar-10-batches-bin")
+    found = [replace(status, folder=folder, detail="6 files, checksums right") for status in describe_datasets()]
+    monkeypatch.setattr("jsam.training.data.describe_datasets", lambda: found)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["data", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert str(folder) not in shown
+    for name in folder.parts[1:]:
+        assert shown.count(name) == len(found)
 
 
 @pytest.mark.parametrize(
