@@ -350,12 +350,10 @@ def test_data_list_and_partition(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "embedded in scikit-learn" in capsys.readouterr().out
 
 
-def test_data_list_breaks_paths_at_slashes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_list_breaks_paths_at_slashes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from jsam.training.data import describe_datasets
 
-    folder = Path("/home/anna/.cache/jsam/data/cifar-10-batches-bin")
+    folder = Path("/root/.cache/jsam/data/cifar-10-batches-bin")
     found = [replace(status, folder=folder, detail="6 files, checksums right") for status in describe_datasets()]
     monkeypatch.setattr("jsam.training.data.describe_datasets", lambda: found)
     monkeypatch.setenv("COLUMNS", "80")

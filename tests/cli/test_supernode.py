@@ -101,7 +101,7 @@ def test_without_flower_or_torch_the_extra_that_brings_both_is_named(
 ) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in missing else found(name))
-    name = command.split()[0]
+    name = command.split(maxsplit=1)[0]
     result = run(*command.split())
     assert result.code == 2
     assert f"{name} needs Flower and torch, which are not installed: install jsam with its extra 'flower'" in result.err

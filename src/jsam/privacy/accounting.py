@@ -135,7 +135,9 @@ class ContractReport:
         about = f"δ = {self.delta:g}" + (f", {self.adjacency.words}" if self.adjacency is not None else "")
         if self.kept:
             sellers = sum(entry.bought > 0 for entry in self.clients)
-            return [f"no contract was overspent: {sellers} client{'' if sellers == 1 else 's'} under contract ({about})"]
+            return [
+                f"no contract was overspent: {sellers} client{'' if sellers == 1 else 's'} under contract ({about})"
+            ]
         head = f"{len(self.violations)} of {len(self.clients)} clients are OVER their contract ({about})"
         return [head, *(_over_line(entry) for entry in self.violations)]
 

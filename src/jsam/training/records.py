@@ -103,12 +103,11 @@ class RunFolder:
 
     def _runs_below(self) -> str:
         """What to name instead: the demo, or a script of many runs, puts each into a folder of its own."""
-        first, *others = [file.parent for file in sorted(self.path.glob("*/config.json"))] or [None]
-        if first is None:
+        runs = [file.parent for file in sorted(self.path.glob("*/config.json"))]
+        if not runs:
             return "jsam simulate makes one"
-        if not others:
-            return f"{first} is one"
-        return f"{first} is one, and so {f'is {others[0]}' if len(others) == 1 else f'are {len(others)} more beside it'}"
+        others = ("", f", and so is {runs[-1]}", f", and so are {len(runs) - 1} more beside it")
+        return f"{runs[0]} is one{others[min(len(runs), 3) - 1]}"
 
     def read(self, path: Path) -> dict[str, Any]:
         """One JSON object."""
