@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if not TYPE_CHECKING:
 
 SMALL = ["--dataset", "digits", "--clients", "10", "--rounds", "6", "--per-round", "3", "--threads", "1"]
 ECONOMY = ["--loss-weight", "60", "--max-epsilon", "10"]
+PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, where nobody can make a folder")
 FILES = {
     "audit.json", "checkpoint.pt", "config.json", "contract.json", "ledger.jsonl", "metrics.jsonl", "model.pt",
     "report.html", "schedule.jsonl", "summary.json",
@@ -40,7 +42,7 @@ def test_simulate_writes_the_whole_folder_and_says_how_it_went(
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
     said = capsys.readouterr()
     assert "test accuracy" in said.out
-    assert "no contract was overspent: 10 clients" in said.out
+    assert "no contract was overspent: 10 clients under contract" in said.out
     assert "round 6 of 6" in said.err
 
 
@@ -50,8 +52,11 @@ def test_report_recomputes_the_spending_and_agrees(finished: Path, capsys: pytes
     assert found["kept"] is True
     assert len(found["clients"]) == 10
     assert all(client["spent"] <= client["bought"] for client in found["clients"])
+    sold = sum(client["bought"] > 0 for client in found["clients"])
     assert main(["report", str(finished)]) == 0
-    assert "no contract was overspent" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"{sold} of 10 under contract" in shown
+    assert f"no contract was overspent: {sold} clients under contract" in shown
     assert main(["report", str(finished), "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("id,bought,spent,second_opinion")
 
@@ -110,6 +115,7 @@ def test_resume_finishes_a_stopped_run_to_the_same_files(
     assert f"jsam resume {folder}" in capsys.readouterr().err
     monkeypatch.undo()
     assert main(["resume", str(folder)]) == 0
+    assert "Training (jsam): round 6 of 6" in capsys.readouterr().err
     for name in FILES - {"report.html"}:
         assert (folder / name).read_bytes() == (finished / name).read_bytes(), name
     assert main(["resume", str(folder)]) == 0
@@ -208,6 +214,7 @@ def test_bad_input_is_one_line_and_leaves_no_folder(
         (".", "the folder you are in; name a new one"),
         ("file", "is a file; name a folder"),
         ("file/below", "is not a folder"),
+        pytest.param("/proc/z", "'/proc/z' cannot be used: No such file or directory", marks=PROC),
     ],
 )
 def test_a_place_that_cannot_be_a_new_folder_is_refused_before_anything_is_planned(
@@ -266,7 +273,17 @@ def test_lemma1_is_done_as_asked_and_said_to_overspend(tmp_path: Path, capsys: p
 def test_report_and_resume_of_what_is_no_run_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("report", "resume"):
         assert main([command, str(tmp_path)]) == 2
-        assert "is not a run folder" in capsys.readouterr().err
+        assert "is not a run folder: it has no config.json; jsam simulate makes one" in capsys.readouterr().err
+
+
+def test_a_run_folder_one_level_below_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = {"jsam": "{0}/jsam is one\n", "usbm": "{0}/jsam is one, and so is {0}/usbm\n", "x": "and so are 2 more"}
+    for name, wanted in words.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").touch()
+        for command in ("report", "resume"):
+            assert main([command, str(tmp_path)]) == 2
+            assert wanted.format(tmp_path) in capsys.readouterr().err
 
 
 def test_calibrate_prints_the_documented_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -333,6 +350,21 @@ def test_data_list_and_partition(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "embedded in scikit-learn" in capsys.readouterr().out
 
 
+def test_data_list_breaks_paths_at_slashes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from jsam.training.data import describe_datasets
+
+    folder = Path("/root/.cache/jsam/data/cifar-10-batches-bin")
+    found = [replace(status, folder=folder, detail="6 files, checksums right") for status in describe_datasets()]
+    monkeypatch.setattr("jsam.training.data.describe_datasets", lambda: found)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["data", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert str(folder) not in shown
+    for name in folder.parts[1:]:
+        assert shown.count(name) == len(found)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -352,7 +384,14 @@ def test_the_demo_refuses_bad_input_before_it_begins(
 def test_the_demo_tells_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--dataset", "digits", "--rounds", "6", "--output", str(tmp_path / "demo")]
     assert main(["demo", *options]) == 0
-    told = capsys.readouterr().out
+    told, said = capsys.readouterr()
+    assert "Training (jsam): round 6 of 6" in said
+    assert "there already" not in said
+    chosen = [
+        f"{json.loads((tmp_path / 'demo' / name / 'contract.json').read_text())['num_selected']} of {name}"
+        for name in ("jsam", "usbm")
+    ]
+    assert f"NO CONTRACT WAS OVERSPENT ({' and '.join(chosen)}," in " ".join(told.split())
     for words in ("jsam", "usbm", "NO CONTRACT WAS OVERSPENT", "Who is paid under jsam", "accuracy"):
         assert words in told
     page = (tmp_path / "demo" / "report.html").read_text()
@@ -360,6 +399,31 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "demo" / "jsam" / "report.html").exists()
     assert main(["demo", *options]) == 0
     assert (tmp_path / "demo-2" / "report.html").exists()
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == f"jsam: {tmp_path / 'demo'} is there already; this goes to {tmp_path / 'demo-2'}"
+
+
+def test_an_interrupted_demo_says_what_can_be_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from jsam.cli import demo
+    from jsam.cli.running import RoundProgress
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "demo"
+    command = ["demo", "--dataset", "digits", "--rounds", "10", "--output", str(folder)]
+    with monkeypatch.context() as planning:
+        planning.setattr(demo, "simulated_contract", stop)
+        assert main(command) == 130
+    assert capsys.readouterr().err.endswith("\njsam: interrupted; jsam demo starts anew\njsam: stopped\n")
+    with monkeypatch.context() as training:
+        training.setattr(RoundProgress, "__call__", stop)
+        assert main(command) == 130
+    words = f"interrupted; jsam demo starts anew; go on with this training alone: jsam resume {folder / 'jsam'}\n"
+    assert words in capsys.readouterr().err
+    assert main(["resume", str(folder / "jsam")]) == 0
 
 
 def test_the_demo_says_why_the_payments_are_not_the_expected_cost(

@@ -1,7 +1,8 @@
-"""`jsam supernode --statement`: a client's own accounts, campaign by campaign and together."""
+"""`jsam supernode`: what it needs, and a client's own accounts, campaign by campaign and together."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -50,6 +51,7 @@ def test_the_table_says_what_is_done_and_keeps_long_names_whole(
         ledger.answer(ask(terms, index), noisy, model=MODEL)
     shown = run("supernode", client, "--statement").out
     assert "…" not in shown
+    assert "ε sold" in shown
     (spring,) = [line for line in shown.splitlines() if "spring" in line]
     (winter,) = [line for line in shown.splitlines() if "winter" in line]
     assert "open" in spring
@@ -90,3 +92,17 @@ def test_what_is_wrong_with_the_files_is_one_line(run: Run, client: Path, tmp_pa
         result = run("supernode", *arguments)
         assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
         assert wanted in result.err
+
+
+@pytest.mark.parametrize("missing", [{"torch"}, {"flwr"}, {"torch", "flwr"}], ids=" and ".join)
+@pytest.mark.parametrize("command", ["supernode client.toml", "deploy-local"])
+def test_without_flower_or_torch_the_extra_that_brings_both_is_named(
+    command: str, missing: set[str], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in missing else found(name))
+    name = command.split(maxsplit=1)[0]
+    result = run(*command.split())
+    assert result.code == 2
+    assert f"{name} needs Flower and torch, which are not installed: install jsam with its extra 'flower'" in result.err
+    assert result.err.count("\n") == 1

@@ -89,7 +89,7 @@ SPLIT = ("data", "partition", "digits", "--scheme", "dirichlet", "--clients", "1
         (("deploy-local", "--clip-norm", "1e-300"), "--clip-norm is 1e-300"),
         (("demo", "--dataset", "digits", "--max-epsilon", "0"), "--max-epsilon is 0"),
         (("demo", "--dataset", "digits", "--max-selection-prob", "0.01"), "--max-selection-prob is 0.01: 10 clients"),
-        (("reproduce", "run", "--limit-seconds", "0", "--root", EXAMPLE.parents[1]), "--limit-seconds is 0"),
+        (("reproduce", "run", "--all", "--limit-seconds", "0", "--root", EXAMPLE.parents[1]), "--limit-seconds is 0"),
     ],
 )
 def test_bad_values_in_one_line(

@@ -26,6 +26,7 @@ from jsam.cli import main as jsam_command
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/tutorial.md", "docs/how-to/add-a-mechanism.md", "docs/how-to/priors.md")
+IN_A_CHECKOUT = ("README.md",)  # the others begin in an empty folder
 CUT = "…"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -96,8 +97,9 @@ def agrees(shown: str, printed: str) -> bool:
 
 @contextlib.contextmanager
 def reader(page: str, folder: Path) -> Iterator[tuple[str, Session]]:
-    """The page's text and a session in a folder that holds the example files."""
-    shutil.copytree(ROOT / "examples", folder / "examples")
+    """The page's text and a session in a folder that holds the example files, if the page speaks of a checkout."""
+    if page in IN_A_CHECKOUT:
+        shutil.copytree(ROOT / "examples", folder / "examples")
     before, terminal = Path.cwd(), dict(os.environ)
     os.environ.update(COLUMNS="100", XDG_CACHE_HOME=str(folder / "cache"), NO_COLOR="1", TERM="dumb")
     os.chdir(folder)

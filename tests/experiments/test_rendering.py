@@ -122,7 +122,7 @@ def test_help_shows_an_example_and_says_what_an_id_is(
     out = " ".join(capsys.readouterr().out.split())
     assert f"jsam reproduce {command}" in out.split("Examples")[1]
     assert "ID is an experiment's name, or a pattern as in 'panels-*'" in out
-    assert "[default: the one you are in]" in out
+    assert "[default: the one you are in, else the one jsam is installed from]" in out
 
 
 OUTPUTS = {

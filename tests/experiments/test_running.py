@@ -355,7 +355,7 @@ def test_each_sweep_leaves_its_time_and_merging_adds_up_those_of_a_card(places: 
 def test_a_precision_that_the_cpu_lacks_is_refused_even_when_nothing_is_left(
     precision: str, places: Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--precision", precision, "--only", "no-such-run", "--root", str(places.home)]
+    options = ["small", "--precision", precision, "--only", "no-such-run", "--root", str(places.home)]
     for entry, arguments in ((main, ["run", *options]), (jsam_main, ["reproduce", "run", *options])):
         assert entry(arguments) == 2
         err = capsys.readouterr().err

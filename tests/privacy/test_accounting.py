@@ -210,7 +210,7 @@ def test_who_was_never_drawn_spent_nothing_and_is_listed() -> None:
     assert report.clients[1].spent == 0.0
     assert report.lines() == [
         (
-            "no contract was overspent: 3 clients "
+            "no contract was overspent: 2 clients under contract "
             "(δ = 1e-05, one record added, removed or zeroed with M held fixed (sensitivity C/M))"
         )
     ]

@@ -81,7 +81,7 @@ def test_the_page_shows_every_client_as_text_with_what_the_audit_says(folder: Pa
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<script" not in page
     assert page.count("<tr") > len(NAMES)
-    assert "no contract was overspent: 6 clients" in page
+    assert "no contract was overspent: 6 clients under contract" in page
     assert "one record added, removed or zeroed" in page
 
 

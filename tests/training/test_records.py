@@ -90,7 +90,7 @@ def test_settling_a_run_finds_every_contract_kept_by_two_accountants(tmp_path: P
     run(tmp_path / "run")
     settlement = settle(tmp_path / "run")
     assert settlement.kept
-    assert settlement.lines()[0].startswith("no contract was overspent: 6 clients")
+    assert settlement.lines()[0].startswith("no contract was overspent: 6 clients under contract ")
     stored = json.loads((tmp_path / "run" / "audit.json").read_text())
     assert stored["kept"] and stored["rounds_recorded"] == 8  # noqa: PT018
     assert sum(client["participations"] for client in stored["clients"]) == 8 * 4

@@ -102,12 +102,15 @@ def list_datasets(*, result: ResultOptions) -> None:
     else:
         from rich import box
         from rich.table import Table
+        from rich.text import Text
+
+        from jsam.report.tables import PathCell
 
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for name in ("name", "state", "folder", "detail"):
             table.add_column(name, overflow="fold")
         for row in rows:
-            table.add_row(row["name"], row["state"], row["folder"] or "–", row["detail"])
+            table.add_row(row["name"], row["state"], PathCell(row["folder"] or "–"), Text(row["detail"]))
         deliver(rendered(table, to_file=result.output is not None), result.output)
 
 

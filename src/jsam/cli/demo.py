@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -62,7 +64,12 @@ DIGITS = Story(
 def demo(
     *,
     output: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where everything goes.", rich_help_panel=RESULT)
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where everything goes; where a demo is already, the next free name (out/demo-2).",
+            rich_help_panel=RESULT,
+        ),
     ] = Path("out/demo"),
     budget: Annotated[float | None, typer.Option(help="Expected cost of either mechanism. \\[default: 10]")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of training. \\[default: as tuned]")] = None,
@@ -88,6 +95,7 @@ def demo(
     from jsam.training.settings import TrainingSettings
 
     began = time.monotonic()
+    check_folder(output)
     story, data, notes = _data(dataset)
     rounds = story.rounds if rounds is None else rounds
     TrainingSettings(rounds=rounds, seed=seed)  # what is wrong with it is said before the planning
@@ -101,14 +109,17 @@ def demo(
     )
     for name in MECHANISMS:
         checked_planner(name, story.num_clients, economy)
-    output = _fresh(output)
+    asked, output = output, _fresh(output)
+    if output != asked:
+        say(f"{asked} is there already; this goes to {output}")
     who = f"{story.num_clients} clients report, {' and '.join(MECHANISMS)} plan for a cost of {economy.budget:g}"
     say(f"1/3  Planning: {who}")
-    contracts = {name: simulated_contract(name, story.num_clients, economy) for name in MECHANISMS}
     told = []
-    for name, contract in contracts.items():
-        say(f"2/3  Training under {name}: {contract.num_selected} clients sell ε, {rounds} rounds")
-        told.append(_told(contract, story, data, output / name, seed=seed, rounds=rounds))
+    with _interruptible(output):
+        contracts = {name: simulated_contract(name, story.num_clients, economy) for name in MECHANISMS}
+        for name, contract in contracts.items():
+            say(f"2/3  Training under {name}: {contract.num_selected} clients sell ε, {rounds} rounds")
+            told.append(_told(contract, story, data, output / name, seed=seed, rounds=rounds))
     say("3/3  Writing the report")
     headline, closing = verdict(told, data.num_test)
     page = output / "report.html"
@@ -143,12 +154,26 @@ def _fresh(output: Path) -> Path:
     """The folder asked for, or the next free one beside it: a run is never written over."""
     from jsam.training.records import RunFolder
 
-    check_folder(output)
     for number in range(1, 1000):
         folder = output if number == 1 else output.with_name(f"{output.name}-{number}")
         if not any(RunFolder(folder / name).config.exists() for name in MECHANISMS):
             return folder
     raise InputError(f"--output {output}: a thousand demos lie there already; choose another folder")
+
+
+@contextlib.contextmanager
+def _interruptible(output: Path) -> Iterator[None]:
+    """Tell the one who presses Ctrl-C that a demo is not gone on with, but the training under way can be."""
+    from jsam.training.records import RunFolder
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        runs = [RunFolder(output / name) for name in MECHANISMS]
+        begun = [run.path for run in runs if run.config.exists() and not run.summary.exists()]
+        alone = "".join(f"; go on with this training alone: jsam resume {path}" for path in begun)
+        say(f"interrupted; jsam demo starts anew{alone}")
+        raise
 
 
 def _told(contract: Contract, story: Story, data: Dataset, folder: Path, *, seed: int, rounds: int) -> Told:
@@ -167,7 +192,7 @@ def _told(contract: Contract, story: Story, data: Dataset, folder: Path, *, seed
     model = build_model(story.dataset, derived_seed(seed, "model"))
     task = Task(dataset=data, partition=spec.split(data), model=model, spec=spec)
     settings = _settings(story, contract, task, seed, rounds)
-    with warnings_as_lines(), RoundProgress(f"{contract.mechanism:5}", settings.rounds) as progress:
+    with warnings_as_lines(), RoundProgress(f"Training ({contract.mechanism})", settings.rounds) as progress:
         result = train(contract, task, settings, folder, progress=progress)
     settlement, _ = settled(folder)
     return Told(

@@ -59,7 +59,7 @@ def show(told: list[Told], page: Path, headline: str, notes: list[str], seconds:
     from jsam.report.comparison_html import paid_words
 
     kept = all(part.settlement.kept for part in told)
-    contracts = " and ".join(f"{part.contract.num_clients} of {part.contract.mechanism}" for part in told)
+    contracts = " and ".join(f"{part.contract.num_selected} of {part.contract.mechanism}" for part in told)
     audit = Text(
         f"NO CONTRACT WAS OVERSPENT ({contracts}, checked from the ledgers by two accountants)"
         if kept

@@ -12,9 +12,9 @@ import typer
 
 from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, refuse_columns, with_options
 from jsam.cli.output import EXIT_BAD_INPUT, PageFormat, deliver, fail, rendered, say
-from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_torch
+from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_flower
 from jsam.cli.wording import in_options
-from jsam.errors import InputError, install_hint
+from jsam.errors import InputError
 from jsam.report.plain import json_text
 
 if TYPE_CHECKING:
@@ -61,7 +61,12 @@ def deploy_local(
         ),
     ] = None,
     output: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where everything goes.", rich_help_panel=RESULT)
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where everything goes; where something is already, the next free name (out/deploy-local-2).",
+            rich_help_panel=RESULT,
+        ),
     ] = Path("out/deploy-local"),
     format: Annotated[  # noqa: A002 - the option's name
         PageFormat, typer.Option(help="What the result is written as.", rich_help_panel=RESULT)
@@ -75,7 +80,7 @@ def deploy_local(
     A run that fails ends with one line on standard error that says why; what the clients spent until then is shown all
     the same. Exit codes: 0 done, 1 a client is over its contract, 2 bad input or a run that failed.
     """
-    _require_flower()
+    require_flower("deploy-local")
     from jsam.flower.local_campaign import check_size, run_local
     from jsam.flower.processes import interruptible
     from jsam.flower.published import Published
@@ -106,9 +111,11 @@ def deploy_local(
     )
     check_size(published, clients, dataset)
     _make(folder)
+    if folder != output:
+        say(f"{output} is there already; this goes to {folder}")
     began = time.monotonic()
     try:
-        with interruptible(), _Screen(rounds) as screen:
+        with interruptible(), _Screen(rounds, mechanism) as screen:
             result = run_local(
                 folder, published, clients=clients, dataset=dataset, tls=tls, limit=limit, progress=screen
             )
@@ -122,14 +129,6 @@ def deploy_local(
         raise typer.Exit(EXIT_VIOLATION)
     if result.failure is not None:
         raise typer.Exit(EXIT_BAD_INPUT)
-
-
-def _require_flower() -> None:
-    require_torch()
-    from importlib.util import find_spec
-
-    if find_spec("flwr") is None:
-        raise InputError(f"deploy-local needs Flower, which is not installed: {install_hint('flower')}")
 
 
 def _fresh(output: Path) -> Path:
@@ -170,8 +169,8 @@ class _Screen:
         "agreement": "contracts are agreed on; training begins",
     }
 
-    def __init__(self, rounds: int) -> None:
-        self._bar = RoundProgress("Training", rounds)
+    def __init__(self, rounds: int, mechanism: str) -> None:
+        self._bar = RoundProgress(f"Training ({mechanism})", rounds)
 
     def __enter__(self) -> _Screen:
         return self
@@ -196,7 +195,7 @@ def _text(result: LocalResult, folder: Path, seconds: float, format: PageFormat)
 
     table = Table(title="What each client's own ledger says")
     table.add_column("client")
-    for title in ("ε bought", "ε spent", "draws", "releases", "payment"):
+    for title in ("ε sold", "ε spent", "draws", "releases", "payment"):
         table.add_column(title, justify="right")
     content = result.as_dict()
     for row in content["clients"]:
@@ -209,7 +208,7 @@ def _text(result: LocalResult, folder: Path, seconds: float, format: PageFormat)
             f"{row['payment']:.4g}",
         )
     sides = "the clients' ledgers and the server's" if result.books else "the clients' ledgers"
-    verdict = f"nobody spent more than was bought, by {sides}"
+    verdict = f"nobody spent more ε than it sold, by {sides}"
     if not result.kept:
         verdict = "a client is OVER its contract"
     lines = [

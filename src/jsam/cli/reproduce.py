@@ -41,7 +41,13 @@ app = typer.Typer(
 )
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", show_default=False)]
-Root = Annotated[Path | None, typer.Option(metavar="DIR", help="A checkout of jsam. \\[default: the one you are in]")]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="A checkout of jsam. \\[default: the one you are in, else the one jsam is installed from]",
+    ),
+]
 Output = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where new results go. \\[default: results/paper of the checkout]")
 ]
@@ -57,6 +63,21 @@ Pages = Annotated[
         "\\[default: results/paper of the checkout]",
     ),
 ]
+
+
+# Said where runs are about to be trained on a CPU: whoever has read how fast a GPU was would wait for that.
+ON_A_CPU = (
+    "this trains on the CPU, where a run takes minutes on MNIST and hours on CIFAR-10; the times in "
+    "docs/reproduction.md are those of an H200 (--device cuda)"
+)
+
+
+def _ids_or_all(ids: list[str] | None, everything: bool, known: list[str]) -> None:
+    """Refuse to take no ID for all of them: that is for who says so."""
+    if ids and everything:
+        raise InputError("give either ID or --all, not both")
+    if not ids and not everything:
+        raise InputError(f"give an ID or --all; there are: {' '.join(known)}")
 
 
 def _opened(
@@ -117,6 +138,7 @@ def plan(ids: Ids = None, *, root: Root = None) -> None:
 def run(
     ids: Ids = None,
     *,
+    everything: Annotated[bool, typer.Option("--all", help="All experiments.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16; the latter two on cuda.")] = "fp32",
     only: Annotated[
@@ -131,14 +153,24 @@ def run(
 ) -> None:
     """Make the runs that are missing; each is stored as soon as it is there, so stopping loses nothing.
 
-    ID is an experiment's name, or a pattern as in 'panels-*'; give several, or none for all.
+    ID is an experiment's name, or a pattern as in 'panels-*'; give several, or --all.
     """
     require_torch()
     from jsam.experiments.running import run_specs
 
     specs, places = _opened(ids, root, output, read_only=False)
+    _ids_or_all(ids, everything, [spec.id for spec in specs])
+    warned = not device.startswith("cpu")
+
+    def tell(line: str) -> None:
+        nonlocal warned
+        if not warned and line.endswith(" runs to make"):
+            say(ON_A_CPU)
+            warned = True
+        say(line)
+
     outcome = run_specs(
-        specs, places, device=device, precision=precision, only=only or (), limit_seconds=limit_seconds, tell=say
+        specs, places, device=device, precision=precision, only=only or (), limit_seconds=limit_seconds, tell=tell
     )
     say(str(outcome))
 
@@ -191,9 +223,7 @@ def table(
     from jsam.report.tables import plain_table
 
     specs, places = _opened(ids, root, output)
-    if bool(ids) == everything:
-        known = " ".join(spec.id for spec in specs if spec.kind != "planner")
-        raise InputError("give either ID or --all, not both" if ids else f"give an ID or --all; there are: {known}")
+    _ids_or_all(ids, everything, [spec.id for spec in specs if spec.kind != "planner"])
     groups = table_rows([spec for spec in specs if ids or spec.kind == "training"], places)
     rows = [row for group in groups.values() for row in group]
     for spec in specs if ids else ():

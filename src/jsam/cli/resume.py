@@ -36,6 +36,7 @@ def resume(
     Exit codes: 0 done, 1 a client is over its contract, 2 bad input (one line on standard error).
     """
     require_torch()
+    from jsam.training.contracts import load_contract
     from jsam.training.loop import resume as go_on
     from jsam.training.records import RunFolder
 
@@ -43,7 +44,7 @@ def resume(
     settings = run.read_config()["settings"]
     if run.summary.exists():
         say(f"{folder} is complete; nothing is left to train")
-    bar = RoundProgress("Training", settings["rounds"])
+    bar = RoundProgress(f"Training ({load_contract(run.contract).mechanism})", settings["rounds"])
     with warnings_as_lines(), resumable(folder), tracking(folder, tensorboard) as tracker, bar as progress:
         go_on(folder, progress=progress, tracker=tracker)
     finish(folder, strict=settings["noise"] == "exact")

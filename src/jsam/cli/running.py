@@ -28,6 +28,14 @@ def require_torch() -> None:
         raise InputError(f"training needs torch, which is not installed: {install_hint('train')}")
 
 
+def require_flower(command: str) -> None:
+    """The same where a federation cannot be joined or started; the extra brings torch too."""
+    from importlib.util import find_spec
+
+    if find_spec("flwr") is None or find_spec("torch") is None:
+        raise InputError(f"{command} needs Flower and torch, which are not installed: {install_hint('flower')}")
+
+
 @contextlib.contextmanager
 def warnings_as_lines() -> Iterator[None]:
     """Warnings of the library, one line each on standard error."""

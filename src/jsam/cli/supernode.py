@@ -11,7 +11,8 @@ import typer
 
 from jsam.cli.options import RESULT, with_options
 from jsam.cli.output import PageFormat, deliver, rendered, say
-from jsam.errors import InputError, install_hint
+from jsam.cli.running import require_flower
+from jsam.errors import InputError
 from jsam.report.plain import json_text
 
 EXAMPLES = """
@@ -59,13 +60,10 @@ def supernode(
     CLIENT.toml holds `name`, `sensitivity`, `data` (an .npz of `inputs` and `targets`), `ledger` (a folder) and, if you
     like, `policy` (limits on what is sold). The app that runs is the one installed here, whatever a server ships.
     """
-    from importlib.util import find_spec
-
     if statement:
         deliver(_statement(client, format), None)
         return
-    if find_spec("flwr") is None or find_spec("torch") is None:
-        raise InputError(f"supernode needs Flower and torch, which are not installed: {install_hint('flower')}")
+    require_flower("supernode")
     from jsam.flower.client_files import ClientFiles
     from jsam.flower.processes import quiet_environment
     from jsam.flower.supernode import become_supernode
@@ -111,7 +109,7 @@ def _statement(client_file: Path, format: PageFormat) -> str:  # noqa: A002
 
     table = Table(title=f"What {files.name} has sold, spent and earned")
     table.add_column("campaign", overflow="fold")
-    for title in ("ε bought", "ε spent", "draws", "payment", "state"):
+    for title in ("ε sold", "ε spent", "draws", "payment", "state"):
         table.add_column(title, justify="right")
     for row in rows:
         table.add_row(

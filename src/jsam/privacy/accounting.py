@@ -134,7 +134,10 @@ class ContractReport:
         """The verdict in words, then one line for each client over its contract."""
         about = f"δ = {self.delta:g}" + (f", {self.adjacency.words}" if self.adjacency is not None else "")
         if self.kept:
-            return [f"no contract was overspent: {len(self.clients)} clients ({about})"]
+            sellers = sum(entry.bought > 0 for entry in self.clients)
+            return [
+                f"no contract was overspent: {sellers} client{'' if sellers == 1 else 's'} under contract ({about})"
+            ]
         head = f"{len(self.violations)} of {len(self.clients)} clients are OVER their contract ({about})"
         return [head, *(_over_line(entry) for entry in self.violations)]
 

@@ -35,7 +35,7 @@ def run_page(run: RunData) -> str:
                 (percent(run.accuracy), "test accuracy"),
                 (f"{contract['num_selected']} of {contract['num_clients']}", "clients under contract"),
                 (number(contract["total_payment"]), "paid to clients in total"),
-                (_largest_epsilon(run), "largest ε bought"),
+                (_largest_epsilon(run), "largest ε sold"),
             ]
         ),
         verdict(run.audit["kept"], run.audit["verdict"]),

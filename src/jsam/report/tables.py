@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich import box
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -28,6 +32,27 @@ VERDICTS = {"passed": "green", "violated": "bold red", "not claimed": "yellow"}
 def number(value: float | None, digits: int = 5) -> str:
     """A number for reading, not for computing with."""
     return "–" if value is None else f"{value:.{digits}g}"
+
+
+@dataclass(frozen=True)
+class PathCell:
+    """A path that goes on in the next line after a slash, and within a name only if the name alone is too long."""
+
+    path: str
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(max(map(cell_len, self._names()), default=0), cell_len(self.path))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [""]
+        for name in self._names():
+            if lines[-1] and cell_len(lines[-1] + name) > options.max_width:
+                lines.append("")
+            lines[-1] += name
+        yield Text("\n".join(lines), overflow="fold")
+
+    def _names(self) -> list[str]:
+        return re.findall(r"[^/\\]*[/\\]|[^/\\]+", self.path)
 
 
 def plan_headline(

@@ -90,7 +90,7 @@ class RunFolder:
     def read_config(self) -> dict[str, Any]:
         """The stored configuration, of this format."""
         if not self.config.is_file():
-            raise RunFolderError(f"{self.path} is not a run folder: it has no config.json; jsam simulate makes one")
+            raise RunFolderError(f"{self.path} is not a run folder: it has no config.json; {self._runs_below()}")
         stored = self.read(self.config)
         if stored.get("jsam_run") != RUN_FORMAT:
             raise RunFolderError(
@@ -100,6 +100,14 @@ class RunFolder:
             if not isinstance(stored.get(name), dict):
                 raise RunFolderError(f"{self.config} is damaged: it lacks the object {name!r}")
         return stored
+
+    def _runs_below(self) -> str:
+        """What to name instead: the demo, or a script of many runs, puts each into a folder of its own."""
+        runs = [file.parent for file in sorted(self.path.glob("*/config.json"))]
+        if not runs:
+            return "jsam simulate makes one"
+        others = ("", f", and so is {runs[-1]}", f", and so are {len(runs) - 1} more beside it")
+        return f"{runs[0]} is one{others[min(len(runs), 3) - 1]}"
 
     def read(self, path: Path) -> dict[str, Any]:
         """One JSON object."""
