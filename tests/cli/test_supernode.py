@@ -94,10 +94,10 @@ def test_what_is_wrong_with_the_files_is_one_line(run: Run, client: Path, tmp_pa
         assert wanted in result.err
 
 
-@pytest.mark.parametrize("missing", [{"torch"}, {"flwr"}, {"torch", "flwr"}], ids=" and ".join)
+@pytest.mark.parametrize("missing", [("torch",), ("flwr",), ("torch", "flwr")], ids=" and ".join)
 @pytest.mark.parametrize("command", ["supernode client.toml", "deploy-local"])
 def test_without_flower_or_torch_the_extra_that_brings_both_is_named(
-    command: str, missing: set[str], run: Run, monkeypatch: pytest.MonkeyPatch
+    command: str, missing: tuple[str, ...], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in missing else found(name))
