@@ -66,10 +66,6 @@ Pages = Annotated[
 
 
 # Said where runs are about to be trained on a CPU: whoever has read how fast a GPU was would wait for that.
-ON_A_CPU = (
-    "this trains on the CPU, where a run takes minutes on MNIST and hours on CIFAR-10; the times in "
-    "docs/reproduction.md are those of an H200 (--device cuda)"
-)
 
 
 def _ids_or_all(ids: list[str] | None, everything: bool, known: list[str]) -> None:
@@ -160,17 +156,8 @@ def run(
 
     specs, places = _opened(ids, root, output, read_only=False)
     _ids_or_all(ids, everything, [spec.id for spec in specs])
-    warned = not device.startswith("cpu")
-
-    def tell(line: str) -> None:
-        nonlocal warned
-        if not warned and line.endswith(" runs to make"):
-            say(ON_A_CPU)
-            warned = True
-        say(line)
-
     outcome = run_specs(
-        specs, places, device=device, precision=precision, only=only or (), limit_seconds=limit_seconds, tell=tell
+        specs, places, device=device, precision=precision, only=only or (), limit_seconds=limit_seconds, tell=say
     )
     say(str(outcome))
 

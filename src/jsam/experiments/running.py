@@ -35,6 +35,10 @@ from jsam.training.trials import Trial, TrialResult, run_trials
 
 Told = Callable[[str], None]
 CURVE_POINTS = 10
+ON_A_CPU = (
+    "this trains on the CPU, where a run takes minutes on MNIST and hours on CIFAR-10; the times in "
+    "docs/reproduction.md are those of an H200 (--device cuda)"
+)
 QUIET_SECONDS = 20.0  # longer than this nobody waits without a word
 
 
@@ -95,6 +99,7 @@ def run_specs(
 
     for line in waiting.values():
         tell(line)
+    on_a_cpu = device_named(device).type == "cpu"
     for spec in specs:
         if spec.kind == "planner":
             if not only and current_planner(spec, chosen, places) is None:
@@ -114,6 +119,9 @@ def run_specs(
         wanted = [config for config in wanted if config.key not in found]
         done, start = 0, time.perf_counter()
         while done < len(wanted) and not late():
+            if on_a_cpu:
+                tell(ON_A_CPU)
+                on_a_cpu = False
             batch = wanted[done : done + at_once]
             tell(f"{spec.id}: {len(wanted) - done} runs to make")
             trials = [
