@@ -304,11 +304,12 @@ def test_what_was_not_tuned_is_a_gap_in_the_curves_and_no_line_across(places: Pl
     (spec,) = load_specs(places, ["tuning-mnist"])
     runs = spec.runs(Chosen.load(places.chosen))
     last = runs[-1]
-    same = [dataclasses.replace(last, noise_weight=w, cost=c, similarity=100.0) for w in (1.0, 9.0) for c in (1.0, 3.0)]
-    store(places, "tuning-mnist", lambda c: 0.9, runs=same[:3])
+    tuned = {1.0: (1.0, 3.0, 9.0), 3.0: (1.0, 9.0), 2.0: (9.0,)}  # Q by cost
+    same = [dataclasses.replace(last, noise_weight=w, cost=c, similarity=100.0) for c in tuned for w in tuned[c]]
+    store(places, "tuning-mnist", lambda c: 0.9, runs=same)
     (panel,) = noise_weight_panels(Results(places))
-    assert [point.mean for point in panel.curves["cost 1"]] == [90.0, 90.0]
-    assert [point.mean for point in panel.curves["cost 3"]] == [90.0, None]
+    drawn = {name: [point.mean for point in points] for name, points in panel.curves.items()}
+    assert drawn == {"cost 1": [90.0, 90.0, 90.0], "cost 3": [90.0, None, 90.0]}  # one Q says nothing of Q
     steps = sorted({c.learning_rate for c in runs if c.momentum})
     store(places, "tuning-mnist", lambda c: None if c.learning_rate == steps[1] or c.c2 == 0.1 else 0.9)
     curves = [panel.curves for panel in _tuning(Results(places), "mnist")]

@@ -240,6 +240,8 @@ def noise_weight_panels(results: Results) -> list[Panel]:
     panels: dict[str, dict[str, list[Point]]] = {}
     weights = sorted({weight for *_, weight in found})
     for similarity, cost in sorted({place[:2] for place in found}):
+        if sum(place[:2] == (similarity, cost) for place in found) == 1:
+            continue  # run for another purpose, at one Q
         # A gap where others have a Q that this one was not run with.
         reached = [found.get((similarity, cost, weight)) for weight in weights]
         panels.setdefault(f"s = {-similarity:g}", {})[f"cost {cost:g}"] = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import re
 import statistics
@@ -156,28 +155,25 @@ def _page(results: Results, pictures: Sequence[Picture], claims: Sequence[Claim]
     for dataset, name in NAMES.items():
         rows = [("", row) for row in rows_of(results, f"table-{dataset}")]
         sections.append(page.section(f"{name} at large cost", page.table(READABLE, rows)))
-    for picture in pictures:
-        source = base64.b64encode(picture.content).decode()
-        image = f'<img alt="{picture.name}" style="width:100%" src="data:image/png;base64,{source}">'
-        sections.append(page.section(picture.caption, page.figure(image)))
+    sections += [page.section(picture.caption, page.picture(picture.name, picture.content)) for picture in pictures]
     sections += [
         page.section("Largest ε spent in the panels, Lemma 1's noise", page.table(LARGEST, _spent(results))),
         page.section("Largest ε sold, exact accounting", page.table(LARGEST, _sold(results))),
-        page.section("JSAM with other Q, exact accounting", page.table(OTHER_Q, _other_weights(results))),
+        page.section("JSAM with other Q, exact accounting", page.table(OTHER_Q, _other_weights(results), words=True)),
         page.section("Least cost for an accuracy, exact accounting", page.table(REACHED, _reached(results))),
     ]
     every = f'<p><a href="{ROWS}">{ROWS}</a>: every setting, with its accuracy and the exact ε of its runs</p>'
-    sections.append(page.section("What is stored", every, page.table(STOCK, _stock(results))))
+    sections.append(page.section("What is stored", every, page.table(STOCK, _stock(results), words=True)))
     sections.append(
-        page.section("Values that the paper does not give", page.table(("name", "value"), _chosen(results)))
+        page.section("Values that the paper does not give", page.table(("name", "value"), _chosen(results), words=True))
     )
-    sections.append(page.section("Learning rates of one's own", page.table(STEPS_HEAD, _steps(results))))
+    sections.append(page.section("Learning rates of one's own", page.table(STEPS_HEAD, _steps(results), words=True)))
     return page.page("The paper, reproduced", "Every number comes from a stored run; a dash was not run.", *sections)
 
 
 def _claims_table(claims: Sequence[Claim]) -> str:
     rows = [("none" if c.verdict == NOT_RUN else "", (c.source, c.statement, c.verdict, c.numbers)) for c in claims]
-    return page.table(("where", "statement", "verdict", "numbers"), rows)
+    return page.table(("where", "statement", "verdict", "numbers"), rows, words=True)
 
 
 def _stock(results: Results) -> list[tuple[str, Sequence[str]]]:

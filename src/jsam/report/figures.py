@@ -12,6 +12,7 @@ import numpy as np
 from jsam.mechanism._arrays import BoolArray, FloatArray
 from jsam.mechanism.contract import Contract
 from jsam.report.files import write_atomically
+from jsam.report.page import DOTS_PER_INCH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +36,7 @@ STYLE: Any = {
     "axes.axisbelow": True,
     "legend.frameon": False,
     "figure.dpi": 100,
-    "savefig.dpi": 160,
+    "savefig.dpi": DOTS_PER_INCH,
 }
 
 SENSITIVITY = "sensitivity c (money per unit of ε)"

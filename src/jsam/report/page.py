@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from html import escape
 
+DOTS_PER_INCH = 160  # of every picture
 _STYLE = """
 :root { --back:#fbfbfa; --card:#fff; --text:#1d2329; --soft:#5d6873; --line:#e3e6e8; --good:#1a7f4b; --bad:#b3261e;
   --t1:#2563a8; --t2:#c4681c; --t3:#3f8f5f; --t4:#8a4f9e }
@@ -27,6 +29,7 @@ table { border-collapse:collapse; width:100%; font-size:.86rem; font-variant-num
 th, td { text-align:right; padding:.28rem .55rem; border-bottom:1px solid var(--line); white-space:nowrap }
 th { color:var(--soft); font-weight:600; white-space:normal; vertical-align:bottom }
 th:first-child, td:first-child { text-align:left } tr.none td { color:var(--soft) }
+table.words th, table.words td { text-align:left; white-space:normal; vertical-align:top }
 tr.over td { color:var(--bad); font-weight:600 }
 figure { margin:.4rem 0; background:var(--card); border:1px solid var(--line); border-radius:10px; padding:.6rem }
 svg { width:100%; height:auto; display:block } svg text { font-size:11.5px; fill:var(--soft) }
@@ -70,6 +73,16 @@ def figure(svg: str) -> str:
     return f"<figure>{svg}</figure>"
 
 
+def picture(name: str, png: bytes) -> str:
+    """A PNG within the page, no larger than it was drawn, so that letters are of one size in all of them."""
+    drawn = int.from_bytes(png[16:20], "big") * 96 / DOTS_PER_INCH  # the width stands in the header
+    source = base64.b64encode(png).decode()
+    return figure(
+        f'<img alt="{escape(name)}" style="display:block;margin:auto;width:{drawn:.0f}px;max-width:100%" '
+        f'src="data:image/png;base64,{source}">'
+    )
+
+
 def cards(items: Sequence[tuple[str, str]]) -> str:
     """Big numbers, each with what it is."""
     inner = "".join(
@@ -85,13 +98,16 @@ def verdict(good: bool, lines: Sequence[str]) -> str:
     return f'<div class="verdict {"good" if good else "bad"}">{"✓" if good else "✗"} {escape(lines[0])}{listed}</div>'
 
 
-def table(header: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
-    """Rows are (style class, cells)."""
+def table(header: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], *, words: bool = False) -> str:
+    """Rows are (style class, cells); `words` for cells that are read and not compared."""
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "".join(
         f'<tr class="{kind}">{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>' for kind, cells in rows
     )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    kind = "words" if words else "numbers"
+    return (
+        f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
 
 
 def number(value: float | None, digits: int = 4) -> str:
