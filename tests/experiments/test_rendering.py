@@ -296,8 +296,11 @@ def test_caps_are_drawn_beside_the_panels_once_one_was_tried(places: Places) -> 
     assert "variants-mnist" in {picture.name for picture in pictures_of(Results(places))}
     curves = _variants(Results(places))
     assert list(curves) == ["jsam", "fsbm-50", "jsam with p ≤ 0.05", "fsbm-25"]
-    costs = [{cell.config.cost for cell in curves[name]} for name in ("fsbm-50", "jsam with p ≤ 0.05")]
-    assert costs[0] == costs[1]
+    places_of = [
+        {(cell.config.cost, cell.config.similarity) for cell in curves[name]}
+        for name in ("fsbm-50", "jsam with p ≤ 0.05")
+    ]
+    assert places_of[0] == places_of[1]
 
 
 def test_what_was_not_tuned_is_a_gap_in_the_curves_and_no_line_across(places: Places) -> None:

@@ -140,10 +140,10 @@ def _by_mechanism(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
 
 
 def _variants(results: Results) -> dict[str, list[Cell]]:
-    """JSAM and FSBM-50 of the exact panels at the costs at which variants were tried, and each variant."""
+    """JSAM and FSBM-50 of the exact panels where variants were tried, and each variant."""
     variants = results.cells("variants-mnist")
-    costs = {cell.config.cost for cell in variants}
-    plain = [cell for cell in results.cells("exact-mnist") if cell.config.cost in costs]
+    places = {(cell.config.cost, cell.config.similarity) for cell in variants}
+    plain = [cell for cell in results.cells("exact-mnist") if (cell.config.cost, cell.config.similarity) in places]
     curves = {name: [cell for cell in plain if cell.config.mechanism == name] for name in ("jsam", "fsbm-50")}
     for cell in variants:
         cap = cell.config.max_selection_prob
