@@ -353,7 +353,7 @@ def test_data_list_and_partition(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_data_list_breaks_paths_at_slashes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from jsam.training.data import describe_datasets
 
-    folder = Path("/root/.cache/jsam/data/cifar-10-batches-bin")
+    folder = Path("/home/ada/.cache/jsam/data/cifar-10-batches-bin")
     found = [replace(status, folder=folder, detail="6 files, checksums right") for status in describe_datasets()]
     monkeypatch.setattr("jsam.training.data.describe_datasets", lambda: found)
     monkeypatch.setenv("COLUMNS", "80")
