@@ -36,6 +36,20 @@ cost = 5
 mechanism = ["jsam", "bbm-5"]
 """
 
+PLANNER = """
+order = 3
+title = "Ten clients"
+kind = "planner"
+shows = "nothing of the paper"
+
+[settings]
+what = "structure"
+num_clients = 10
+seed = 1
+etas = [0.5]
+noise_weight = "chosen"
+"""
+
 CHOSEN = """
 noise_weight = 9.0
 

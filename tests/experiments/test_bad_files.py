@@ -13,21 +13,7 @@ from jsam.experiments.__main__ import main as plain_main
 from jsam.experiments.places import Places
 from jsam.experiments.running import Outcome, run_specs
 from jsam.experiments.spec import load_specs
-from tests.experiments.conftest import CHOSEN, SPEC
-
-PLANNER = """
-order = 2
-title = "Ten clients"
-kind = "planner"
-shows = "nothing of the paper"
-
-[settings]
-what = "structure"
-num_clients = 10
-seed = 1
-etas = [0.5]
-noise_weight = "chosen"
-"""
+from tests.experiments.conftest import CHOSEN, PLANNER, SPEC
 
 
 def refused(arguments: Sequence[str], places: Places, capsys: pytest.CaptureFixture[str]) -> str:

@@ -19,6 +19,7 @@ from jsam.experiments.chosen import Chosen
 from jsam.experiments.config import RunConfig
 from jsam.experiments.pictures import _tuning, _variants, noise_weight_panels, pictures_of
 from jsam.experiments.places import Places
+from jsam.experiments.rendering import rows_of
 from jsam.experiments.results import Results
 from jsam.experiments.spec import load_specs
 from jsam.experiments.tabulate import COLUMNS
@@ -294,6 +295,8 @@ def test_caps_are_drawn_beside_the_panels_once_one_was_tried(places: Places) -> 
     assert "variants-mnist" not in {picture.name for picture in pictures_of(Results(places))}
     store(places, "variants-mnist", lambda c: 0.6 if c.max_selection_prob == 0.05 else None)
     assert "variants-mnist" in {picture.name for picture in pictures_of(Results(places))}
+    labels = {cells[0] for cells in rows_of(Results(places), "variants-mnist")}
+    assert labels == {"jsam, p ≤ 0.05", "fsbm-25"}
     curves = _variants(Results(places))
     assert list(curves) == ["jsam", "fsbm-50", "jsam with p ≤ 0.05", "fsbm-25"]
     places_of = [

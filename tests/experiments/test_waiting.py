@@ -14,6 +14,7 @@ from jsam.experiments.running import run_specs
 from jsam.experiments.spec import load_specs
 from jsam.experiments.tabulate import progress_of
 from jsam.experiments.waiting import waiting_lines
+from tests.experiments.conftest import PLANNER
 from tests.experiments.made_up import store
 
 SHARED = """
@@ -33,20 +34,6 @@ mechanism = ["jsam", "usbm"]
 """
 OWN = SHARED.format(order=2, kind="training") + 'learning_rate = "own"\n[[grid]]\nseed = [0, 1, 2]\n'
 TUNING = SHARED.format(order=1, kind="tuning") + "held_out = true\n[[grid]]\nseed = 0\nlearning_rate = [0.1, 0.3]\n"
-PLANNER = """
-order = 3
-title = "Ten clients"
-kind = "planner"
-shows = "nothing of the paper"
-
-[settings]
-what = "structure"
-num_clients = 10
-seed = 1
-etas = [0.5]
-noise_weight = 9
-"""
-
 FIRST = "first jsam reproduce run tuning-steps-digits, then jsam reproduce choose"
 WAITS = f"own: 12 runs wait for learning rates that are not chosen yet; {FIRST}"
 JSAM, USBM = {"1": 0.1, "3": 0.1}, {"1": 0.3, "3": 0.3}
@@ -63,7 +50,7 @@ def places(tmp_path: Path) -> Places:
     """An experiment whose runs want their own learning rates, one that tunes them, and one that needs none."""
     folder = tmp_path / "experiments" / "paper"
     folder.mkdir(parents=True)
-    for name, text in (("own", OWN), ("tuning-steps-digits", TUNING), ("planner", PLANNER)):
+    for name, text in (("own", OWN), ("tuning-steps-digits", TUNING), ("planner", PLANNER.replace('"chosen"', "9"))):
         (folder / f"{name}.toml").write_text(text)
     found = Places.of(tmp_path)
     choose_steps(found)

@@ -132,8 +132,9 @@ def _tidy(value: Any) -> Any:
 def readable(row: Mapping[str, Any]) -> list[str]:
     """A row for people; what was not run is a dash, and its cost the one that η is set at, in brackets."""
     mean, std, paper = row["accuracy_mean"], row["accuracy_std"], row["paper_accuracy"]
+    cap = row["max_selection_prob"]
     return [
-        row["mechanism"],
+        row["mechanism"] + ("" if cap is None else f", p ≤ {cap:g}"),
         f"{row['similarity']:g}",
         _cost(row),
         _number(row["paper_cost"], ".4g"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 REACH = 3.0
 """How far noise alone may take the weights, in norms of the first weights."""
 LONGEST = 1.5
-"""Where there is hardly any noise: mean step of a round, in clipping norms; CIFAR-10 broke at about three."""
+"""Where there is hardly any noise: mean step of a round, in clipping norms; CIFAR-10 broke at five."""
 
 
 def fitted_learning_rate(settings: TrainingSettings, *, noise_norm: float, weights_norm: float) -> float:
