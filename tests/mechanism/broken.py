@@ -179,3 +179,118 @@ class BudgetFittedToReports(Replanning):
 
     def plan(self, market: jsam.Market, *, payments: bool = True, progress: Progress | None = None) -> jsam.Contract:
         return self.fitted(market).plan(market, payments=payments, progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuysMoreInAGap(Spoiled):
+    """Buys half as much again from reports in a stretch of width 1e-3, and pays the cost of it."""
+
+    start: float = 0.6137
+
+    def changed(self, reports: FloatArray, eps: FloatArray, paid: FloatArray) -> tuple[FloatArray, FloatArray]:
+        more = np.where((reports > self.start) & (reports < self.start + 1e-3), 0.5 * eps, 0.0)
+        return eps + more, paid + reports * more
+
+    def spoil(self, market: jsam.Market, contract: jsam.Contract) -> jsam.Contract:
+        paid = np.zeros(market.num_clients) if contract.payments is None else contract.payments
+        eps, paid = self.changed(market.sensitivities, contract.epsilons, paid)
+        return replace(contract, epsilons=eps, payments=None if contract.payments is None else paid)
+
+    def respond(self, market: jsam.Market, client: int, reports: FloatArray, *, payments: bool = True) -> Responses:
+        honest = self.honest.respond(market, client, reports, payments=payments)
+        eps, paid = self.changed(np.asarray(reports), honest.epsilons, honest.payments)
+        return Responses(epsilons=eps, payments=paid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FavoursOneRank(Spoiled):
+    """Pays a hundredth more to whoever stands at one place in the order of reports."""
+
+    rank: int = 137
+
+    def spoil(self, market: jsam.Market, contract: jsam.Contract) -> jsam.Contract:
+        if contract.payments is None:
+            return contract
+        paid = contract.payments.copy()
+        paid[np.argsort(market.sensitivities)[self.rank]] *= 1.01
+        return replace(contract, payments=paid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuysMoreAtOneRank(Spoiled):
+    """Buys a hundredth more ε from whoever stands at one place in the order of reports, and pays the cost of it."""
+
+    rank: int = 137
+
+    def spoil(self, market: jsam.Market, contract: jsam.Contract) -> jsam.Contract:
+        k = int(np.argsort(market.sensitivities)[self.rank])
+        eps = contract.epsilons.copy()
+        eps[k] *= 1.01
+        if contract.payments is None:
+            return replace(contract, epsilons=eps)
+        paid = contract.payments.copy()
+        paid[k] += market.sensitivities[k] * 0.01 * contract.epsilons[k]
+        return replace(contract, epsilons=eps, payments=paid)
+
+
+class PaysTheFarTail(Spoiled):
+    """Pays a thousand times as much for reports that only one client in ten million would honestly make."""
+
+    def changed(self, market: jsam.Market, reports: FloatArray, paid: FloatArray) -> FloatArray:
+        far = market.prior.isf(1e-7)  # type: ignore[union-attr]
+        return np.where(reports > far, 1000.0 * paid, paid)
+
+    def spoil(self, market: jsam.Market, contract: jsam.Contract) -> jsam.Contract:
+        if contract.payments is None:
+            return contract
+        return replace(contract, payments=self.changed(market, market.sensitivities, contract.payments))
+
+    def respond(self, market: jsam.Market, client: int, reports: FloatArray, *, payments: bool = True) -> Responses:
+        told = self.honest.respond(market, client, reports, payments=payments)
+        return Responses(epsilons=told.epsilons, payments=self.changed(market, np.asarray(reports), told.payments))
+
+
+class LikesRoundNumbers(Spoiled):
+    """Plans pay a tenth more for reports with one decimal; `respond` knows nothing of it."""
+
+    def spoil(self, market: jsam.Market, contract: jsam.Contract) -> jsam.Contract:
+        if contract.payments is None:
+            return contract
+        c = market.sensitivities
+        return replace(contract, payments=np.where(np.round(c, 1) == c, 1.1, 1.0) * contract.payments)
+
+    def respond(self, market: jsam.Market, client: int, reports: FloatArray, *, payments: bool = True) -> Responses:
+        return self.honest.respond(market, client, reports, payments=payments)
+
+
+class CallsItselfJsam(Spoiled):
+    """Another mechanism's contracts under the name of the one that claims the least objective."""
+
+    @property
+    def name(self) -> str:
+        return "jsam"
+
+    def spoil(self, market: jsam.Market, contract: jsam.Contract) -> jsam.Contract:
+        return replace(contract, mechanism="jsam")
+
+    def respond(self, market: jsam.Market, client: int, reports: FloatArray, *, payments: bool = True) -> Responses:
+        return self.honest.respond(market, client, reports, payments=payments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatesAFalseBudget(Spoiled):
+    """States a budget that its contracts cost twice as much as on average."""
+
+    budget: float
+
+    def spoil(self, market: jsam.Market, contract: jsam.Contract) -> jsam.Contract:
+        return replace(contract, budget=self.budget)
+
+
+class StatesAFalseError(Spoiled):
+    """Pays half a millionth too little and says that its payments are exact."""
+
+    def spoil(self, market: jsam.Market, contract: jsam.Contract) -> jsam.Contract:
+        if contract.payments is None:
+            return contract
+        return replace(contract, payments=contract.payments * (1 - 5e-7), payment_error_bound=0.0)

@@ -13,7 +13,7 @@ import scipy.stats
 import jsam
 from jsam.errors import InputError
 from jsam.mechanism.audit import AuditReport, audit
-from jsam.mechanism.audit.run import audited_clients
+from jsam.mechanism.audit.choice import audited_clients
 from jsam.mechanism.mechanisms import Mechanism
 from tests.mechanism import broken
 
@@ -226,6 +226,7 @@ def test_report_is_plain_data() -> None:
         "accounts",
         "objective",
         "consistency",
+        "budget",
     }
     assert [violation["check"] for violation in data["violations"]] == ["feasibility", "feasibility"]
 

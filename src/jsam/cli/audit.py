@@ -67,14 +67,23 @@ def audit(
     with inputs.table.locating_errors(), progress_bar(f"Audit of {mechanism}", _audited(inputs)) as bar:
         # Numbers beyond floating point are the input's fault, not a broken promise of the mechanism.
         finite_contract(inputs, chosen, payments=False)
-        report = run_audit(inputs.market, chosen, grid=grid, strict=strict, progress=bar.advance, seed=economy.seed)
+        report = run_audit(
+            inputs.market,
+            chosen,
+            grid=grid,
+            strict=strict,
+            budget=economy.budget,
+            budget_probability=economy.budget_probability,
+            progress=bar.advance,
+            seed=economy.seed,
+        )
     deliver(_text(report, result), result.output)
     if not report.ok:
         raise typer.Exit(EXIT_VIOLATION)
 
 
 def _audited(inputs: Inputs) -> int | None:
-    from jsam.mechanism.audit.run import ALL_CLIENTS_UP_TO
+    from jsam.mechanism.audit.choice import ALL_CLIENTS_UP_TO
 
     return inputs.market.num_clients if inputs.market.num_clients <= ALL_CLIENTS_UP_TO else None
 

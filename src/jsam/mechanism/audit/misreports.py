@@ -16,7 +16,8 @@ from jsam.mechanism.mechanisms.base import Mechanism
 # Reports asked about in one call: enough to share work, few enough that a mechanism which bounds a whole batch at once
 # does not have to span the support.
 BATCH = 16
-EDGE = 1e-6  # quantile at which an open end of the support is cut for lies
+EDGE = 1e-6  # quantile at which an open end of the support is cut for a grid of lies
+TAILS = 10.0 ** -np.arange(7.0, 16.0)  # quantiles beyond it at which lies are tried one by one
 BESIDE = 1e-9  # how far beside another's report, relatively: ranks switch there
 NEIGHBOURS = 8
 STEPS = 6  # of the largest falls of ε whose two sides are asked about
@@ -102,12 +103,22 @@ def support_for_lies(prior: Any, truth: float) -> tuple[float, float]:
 
 
 def probe(
-    market: Market, mechanism: Mechanism, contract: Contract, client: int, *, grid: int, rng: np.random.Generator
+    market: Market,
+    mechanism: Mechanism,
+    contract: Contract,
+    client: int,
+    *,
+    grid: int,
+    dense: int,
+    rng: np.random.Generator,
 ) -> Probe:
-    """Try lies of one client against the contract that the truth gets it: a coarse grid, then around the best."""
+    """Try lies of one client against the contract that the truth gets it: a coarse grid, then around the best.
+
+    ε alone is asked for at `dense` more reports, which lie elsewhere for every client.
+    """
     assert contract.payments is not None
     truth = float(market.sensitivities[client])
-    scan = _scan_points(market, client, grid, rng)
+    scan = _scan_points(market, client, grid, dense, rng)
     eps = ask(mechanism, market, client, scan, payments=False)[0]
     asked = _points_to_price(market, client, grid, scan, eps)
     sold, paid = ask(mechanism, market, client, asked)
@@ -184,7 +195,28 @@ def _others(market: Market, client: int, near: int) -> FloatArray:
     return np.unique(np.concatenate([others[:2], others[max(place - near, 0) : place + near]]))
 
 
-def _scan_points(market: Market, client: int, grid: int, rng: np.random.Generator) -> FloatArray:
+def _far_out(market: Market, client: int) -> FloatArray:
+    """Reports closer to the ends of the support than any grid comes, where a rule of its own could hide."""
+    prior = prior_of(market, client)
+    low, high = support_for_lies(prior, float(market.sensitivities[client]))
+    points = np.concatenate([high * (1 - TAILS), low * (1 + TAILS), prior.isf(TAILS), prior.ppf(TAILS)])
+    # Where the density vanishes v is infinite: no report there can be answered.
+    possible = np.isfinite(prior.logpdf(points)) & (points > 0) & np.isfinite(points)
+    return np.unique(points[possible])
+
+
+def _shifted(low: float, high: float, count: int, rng: np.random.Generator) -> FloatArray:
+    """`count` reports in equal steps with a random start: over many clients they leave no wide gap."""
+    return np.asarray(low + (high - low) * (np.arange(count) + rng.random()) / max(count, 1))
+
+
+def round_numbers(low: float, high: float) -> FloatArray:
+    """Reports that a person would call round: 1 to 9 times a power of ten, and the halves between."""
+    powers = 10.0 ** np.arange(math.floor(math.log10(high)) - 2, math.floor(math.log10(high)) + 1)
+    return _inside(np.outer(powers, np.arange(2, 20) / 2).ravel(), low, high)
+
+
+def _scan_points(market: Market, client: int, grid: int, dense: int, rng: np.random.Generator) -> FloatArray:
     prior, truth = prior_of(market, client), float(market.sensitivities[client])
     low, high = support_for_lies(prior, truth)
     others = np.delete(market.sensitivities, client)
@@ -196,8 +228,10 @@ def _scan_points(market: Market, client: int, grid: int, rng: np.random.Generato
         np.geomspace(low, high, grid),
         _around(truth, 9),
         _beside(np.concatenate([some, _others(market, client, NEIGHBOURS)])),
+        _shifted(low, high, dense, rng),
+        np.asarray(prior.ppf(_shifted(0.0, 1.0, dense // 2, rng)), dtype=np.float64),
     ]
-    return _inside(np.concatenate(points), low, high)
+    return np.union1d(_inside(np.concatenate(points), low, high), _far_out(market, client))
 
 
 def _points_to_price(market: Market, client: int, grid: int, scan: FloatArray, eps: FloatArray) -> FloatArray:
@@ -215,4 +249,4 @@ def _points_to_price(market: Market, client: int, grid: int, scan: FloatArray, e
     asked = _inside(np.concatenate(points), scan[0], scan[-1])
     # Beyond exclusion nothing is sold: the first and the last such report stand for all.
     dropped = np.flatnonzero(np.interp(asked, scan, eps) == 0)
-    return np.delete(asked, dropped[1:-1])
+    return np.union1d(np.delete(asked, dropped[1:-1]), _far_out(market, client))

@@ -9,6 +9,8 @@ import numpy as np
 from jsam.errors import InputError
 from jsam.mechanism.audit.accounts import check_accounts, check_feasibility, check_rationality
 from jsam.mechanism.audit.area import Area, myerson_payment
+from jsam.mechanism.audit.budget import check_budget
+from jsam.mechanism.audit.choice import audited_clients
 from jsam.mechanism.audit.misreports import Probe, ask, prior_of, probe, refined
 from jsam.mechanism.audit.report import AuditReport
 from jsam.mechanism.audit.verdicts import (
@@ -20,13 +22,11 @@ from jsam.mechanism.audit.verdicts import (
     check_truthfulness,
     with_answers,
 )
-from jsam.mechanism.contract import Contract
 from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms.base import Mechanism
 
-ALL_CLIENTS_UP_TO = 128
-FEWEST, MOST = 6, 32  # clients of a larger market, which cost more the larger it is
-CLIENTS_TIMES_MARKET = 20_000
+DENSE = 8192  # reports at which ε alone is asked for, over all audited clients and a grid of 64
+DENSE_TIMES_MARKET = 500_000  # reports of one client times the size of the market: what an answer costs grows with it
 WORST = 3  # clients whose lies are refined further and planned as whole markets
 
 
@@ -37,14 +37,18 @@ def audit(
     clients: Sequence[int] | None = None,
     grid: int = 64,
     strict: bool = False,
+    budget: float | None = None,
+    budget_probability: float | None = None,
     progress: Callable[[int], None] | None = None,
     seed: int = 0,
 ) -> AuditReport:
     """Check everything that a mechanism promises about one market, whose reports are taken as the truth.
 
-    Large markets are sampled: the cheapest, the dearest kept, the cheapest dropped, the best paid, and some at random;
-    `clients` asks for others. `progress` is called with the number of clients just finished. A mechanism that does not
-    claim truthfulness is held to it only if `strict`.
+    Large markets are sampled: the cheapest, the dearest kept, the cheapest dropped, the best paid, those who stand out
+    among their neighbours, and some at random; `clients` asks for others. `progress` is called with the number of
+    clients just finished. A mechanism that does not claim truthfulness is held to it only if `strict`. `budget` is held
+    against markets drawn from the prior, with `budget_probability` against what is paid there; without it the budget
+    that the contract states is.
 
     >>> import scipy.stats
     >>> from jsam.mechanism.mechanisms import JSAM
@@ -60,14 +64,16 @@ def audit(
     rng = np.random.default_rng(seed)
     probes: list[Probe] = []
     areas: list[Area] = []
-    for client in audited_clients(market, contract, clients, rng):
-        found = probe(market, mechanism, contract, client, grid=grid, rng=rng)
+    chosen = audited_clients(market, contract, clients, rng)
+    dense = _dense(market.num_clients, len(chosen), grid)
+    for client in chosen:
+        found = probe(market, mechanism, contract, client, grid=grid, dense=dense, rng=rng)
         probes.append(found)
         if mechanism.truthful:
             areas.append(_area(market, mechanism, found))
         if progress is not None:
             progress(1)
-    payments = check_payments(market, probes, areas, claimed=mechanism.truthful)
+    payments = check_payments(market, contract, probes, areas, claimed=mechanism.truthful)
     probes = _refined_where_worst(market, mechanism, probes)
     rational, lowest = check_rationality(contract)
     worst, held = probes[0], mechanism.truthful or strict
@@ -91,33 +97,15 @@ def audit(
             check_accounts(market, contract),
             check_objective(contract, seed=seed),
             check_consistency(market, mechanism, probes[:WORST], probes, rng),
+            check_budget(market, mechanism, contract, budget, budget_probability, rng),
         ),
     )
 
 
-def audited_clients(
-    market: Market, contract: Contract, clients: Sequence[int] | None, rng: np.random.Generator
-) -> list[int]:
-    """The positions asked for, or all, or of a large market those where trouble is likeliest and some at random."""
-    N = market.num_clients
-    if clients is not None:
-        chosen = list(dict.fromkeys(int(k) for k in clients))
-        if not chosen:
-            raise InputError("clients is empty; at least one must be audited")
-        for k in chosen:
-            if not 0 <= k < N:
-                raise InputError(f"clients holds {k}; positions 0 to {N - 1} are possible")
-        return chosen
-    if N <= ALL_CLIENTS_UP_TO:
-        return list(range(N))
-    assert contract.payments is not None
-    order = np.argsort(contract.virtual_costs, kind="stable")
-    kept = order[contract.epsilons[order] > 0]
-    dropped = order[contract.epsilons[order] == 0]
-    best_paid = int(np.argmax(contract.payments))
-    telling = [order[0], kept[-1], *dropped[:1], order[1], best_paid, order[-1], *kept[-2:], *dropped[1:2]]
-    count = max(FEWEST, min(MOST, CLIENTS_TIMES_MARKET // N))
-    return list(dict.fromkeys(int(k) for k in [*telling, *rng.permutation(N)]))[:count]
+def _dense(num_clients: int, num_audited: int, grid: int) -> int:
+    """Reports of each client at which ε alone is asked for: together they leave gaps of about 1e-4 of the support."""
+    each = min(max(DENSE // num_audited, DENSE // 16), DENSE // 4)
+    return min(each, max(DENSE_TIMES_MARKET // num_clients, 16)) * grid // 64
 
 
 def _area(market: Market, mechanism: Mechanism, found: Probe) -> Area:

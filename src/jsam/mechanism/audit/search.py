@@ -17,6 +17,7 @@ from jsam.mechanism._arrays import FloatArray
 STARTS = 4
 KEEP = 3
 ROUNDS = 40
+ALL_SIZES = 32
 LINE = 0.5 - 0.5 * np.cos(np.linspace(0, math.pi, 25))
 
 
@@ -81,6 +82,41 @@ def least_objective(problem: Problem, *, seed: int = 0) -> tuple[float, FloatArr
     points = _exchange(problem, points)
     values = problem.values(points)
     return float(values.min()), np.asarray(points[int(values.argmin())])
+
+
+def least_simple_objective(problem: Problem) -> tuple[float, FloatArray]:
+    """The lowest value among simple selections, for markets too large to search, and its selection probabilities.
+
+    In the order of virtual cost: the m cheapest equally often; and h kept at the share 1/N, the rest of the draws to
+    the cheapest, as many as the cap on p asks for. Sizes m and h run through all numbers up to `ALL_SIZES` and then grow
+    by steps of an eighth.
+    """
+    v, cap = problem.virtual_costs, problem.max_selection_prob
+    N, order = len(v), np.argsort(problem.virtual_costs, kind="stable")
+    best, best_p = math.inf, np.full(N, 1 / N)
+    for size in _sizes(N):
+        kept = np.zeros(N)
+        kept[:size] = 1 / N
+        # The cheapest are filled up to the cap, one after the other.
+        room = np.minimum(np.cumsum(np.full(N, cap - 1 / N)), 1 - size / N)
+        filled = kept + np.diff(room, prepend=0.0)
+        rows = [filled] if room[size - 1] >= (1 - size / N) * (1 - 1e-12) else []
+        if cap * size >= 1 - 1e-12:
+            rows.append(np.where(kept > 0, 1 / size, 0.0))
+        for row in rows:
+            p = np.empty(N)
+            p[order] = row / row.sum()
+            value = float(problem.values(p[None, :])[0])
+            if value < best:
+                best, best_p = value, p
+    return best, best_p
+
+
+def _sizes(N: int) -> list[int]:
+    sizes = list(range(1, min(N, ALL_SIZES) + 1))
+    while sizes[-1] < N:
+        sizes.append(min(N, sizes[-1] + sizes[-1] // 8))
+    return sizes
 
 
 def _best(problem: Problem, points: FloatArray) -> FloatArray:

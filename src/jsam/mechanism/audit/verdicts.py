@@ -10,9 +10,9 @@ import numpy as np
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.audit.accounts import is_sound, loss_bound, total_cost
 from jsam.mechanism.audit.area import Area
-from jsam.mechanism.audit.misreports import Probe
+from jsam.mechanism.audit.misreports import Probe, round_numbers
 from jsam.mechanism.audit.report import Check, Violation, passed_or_violated
-from jsam.mechanism.audit.search import Problem, least_objective
+from jsam.mechanism.audit.search import Problem, least_objective, least_simple_objective
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms.base import Mechanism
@@ -20,11 +20,13 @@ from jsam.mechanism.mechanisms.base import Mechanism
 GAIN = 1e-6
 RISE = 1e-7
 PAYMENT = 1e-6
+RESOLVED = 1e-8  # of a payment: what the auditor's own sum can tell apart
 CONSISTENCY = 1e-6
 OBJECTIVE = 1e-9
 OBJECTIVE_IN_RANGE = 5e-3  # max_epsilon declares a range, seen to miss the optimum by 1.1e-3 for a few clients
 OPTIMAL = ("jsam", "jsam-ci")  # who claims the least objective of all
 SEARCH_UP_TO = 6
+ROUND, ROUND_TIMES_MARKET = 16, 2_000  # round reports planned as whole markets; fewer the larger the market is
 
 
 def check_truthfulness(market: Market, probes: list[Probe], *, held: bool) -> Check:
@@ -71,8 +73,10 @@ def check_monotonicity(market: Market, probes: list[Probe], *, held: bool) -> Ch
     return passed_or_violated("monotonicity", found, fine, value=rise, tolerance=RISE, client=name)
 
 
-def check_payments(market: Market, probes: list[Probe], areas: list[Area], *, claimed: bool) -> Check:
-    """Payments against the auditor's own integral of ε."""
+def check_payments(
+    market: Market, contract: Contract, probes: list[Probe], areas: list[Area], *, claimed: bool
+) -> Check:
+    """Payments against the auditor's own integral of ε, and against the error that the contract states for them."""
     if not claimed:
         message = "not claimed: the mechanism does not pay what truthfulness would ask for"
         return Check(name="payments", status="not claimed", tolerance=PAYMENT, message=message)
@@ -93,8 +97,31 @@ def check_payments(market: Market, probes: list[Probe], areas: list[Area], *, cl
                 f" {area.error:.3g}, above {PAYMENT:g} of its payment {found.payment:.9g}"
             )
         broken.append(Violation(check="payments", client=name, value=error, tolerance=PAYMENT, message=message))
+    broken += _false_bound(market, contract, probes, areas)
     fine = f"payments equal c ε plus the area under ε within {error:.3g} relative"
     return passed_or_violated("payments", broken, fine, value=error, tolerance=PAYMENT, client=name)
+
+
+def _false_bound(market: Market, contract: Contract, probes: list[Probe], areas: list[Area]) -> list[Violation]:
+    """Where a payment is further from its area than the contract's own error bound and the auditor's error allow."""
+    stated = contract.payment_error_bound
+    if stated is None:
+        return []
+    if not 0 <= stated < math.inf:
+        message = f"the contract states a payment error bound of {stated:g}; it must be a finite number of 0 or more"
+        return [Violation(check="payments", client=None, value=float(stated), tolerance=0.0, message=message)]
+    found = []
+    for probe, area in zip(probes, areas, strict=True):
+        allowed = stated + 2 * area.error + RESOLVED * max(probe.payment, probe.scale)
+        off = abs(area.payment - probe.payment)
+        if area.settled and probe.senseless is None and not off <= allowed:
+            name = market.name_of(probe.client)
+            message = (
+                f"client {name!r} is paid {probe.payment:.12g}, {off:.3g} from c ε plus the area under its ε, above"
+                f" {allowed:g}: the error of {stated:.3g} that the contract states and the auditor's own"
+            )
+            found.append(Violation(check="payments", client=name, value=off, tolerance=allowed, message=message))
+    return found[:1]
 
 
 def _payment_error(found: Probe, area: Area) -> float:
@@ -125,8 +152,8 @@ def check_objective(contract: Contract, *, seed: int) -> Check:
     if contract.mechanism not in OPTIMAL:
         message = f"{contract.mechanism} does not claim the least objective of all"
         return Check(name="objective", status="not claimed", message=message)
-    if N > SEARCH_UP_TO or not np.isfinite(v).all() or not is_sound(contract):
-        message = f"only markets of up to {SEARCH_UP_TO} clients, with all numbers finite, are searched for a better p"
+    if not np.isfinite(v).all() or not is_sound(contract):
+        message = "only markets with all numbers finite are searched for a better p"
         return Check(name="objective", status="not checked", message=message)
     tolerance = OBJECTIVE if contract.max_epsilon is None else OBJECTIVE_IN_RANGE
     problem = Problem(
@@ -137,7 +164,8 @@ def check_objective(contract: Contract, *, seed: int) -> Check:
         max_selection_prob=1.0 if contract.max_selection_prob is None else contract.max_selection_prob,
         max_epsilon=math.inf if contract.max_epsilon is None else contract.max_epsilon,
     )
-    found, p = least_objective(problem, seed=seed)
+    thorough = N <= SEARCH_UP_TO
+    found, p = least_objective(problem, seed=seed) if thorough else least_simple_objective(problem)
     bound = loss_bound(contract.selection_probs, contract.epsilons, contract.noise_weight, contract.bias_weight)
     value = contract.loss_weight * bound + total_cost(v, contract.epsilons)
     excess = value / found - 1
@@ -148,7 +176,8 @@ def check_objective(contract: Contract, *, seed: int) -> Check:
             f" {found:.12g}, better by {excess:.3g}, above {tolerance:g} relative"
         )
         broken.append(Violation(check="objective", client=None, value=excess, tolerance=tolerance, message=message))
-    fine = f"a search over all of p finds nothing better than {value:.9g}: its best is {found:.9g}"
+    searched = "a search over all of p" if thorough else "a search over simple selections alone"
+    fine = f"{searched} finds nothing better than {value:.9g}: its best is {found:.9g}"
     return passed_or_violated("objective", broken, fine, value=excess, tolerance=tolerance)
 
 
@@ -163,7 +192,13 @@ def check_consistency(
     gaps = [(_gap_at_truth(found), found, found.truth) for found in probes]
     for found in [probe for probe in worst if probe.senseless is None]:
         sold = found.reports[(found.epsilons > 0) & (found.reports != found.truth)]
-        lies = [found.worst_report, *rng.choice(sold, size=min(2, len(sold)), replace=False).tolist()]
+        round_ones = round_numbers(found.scan[0], found.scan[-1])
+        some = min(len(round_ones), ROUND, max(2, ROUND_TIMES_MARKET // market.num_clients))
+        lies = [
+            found.worst_report,
+            *rng.choice(sold, size=min(2, len(sold)), replace=False).tolist(),
+            *rng.choice(round_ones, size=some, replace=False).tolist(),
+        ]
         gaps += [(_gap_at_lie(market, mechanism, found, z), found, z) for z in lies]
     gap, found, z = max(gaps, key=lambda item: item[0])
     name = market.name_of(found.client)
@@ -193,20 +228,28 @@ def _gap_at_truth(found: Probe) -> float:
 
 
 def _gap_at_lie(market: Market, mechanism: Mechanism, found: Probe, report: float) -> float:
-    """The smallest gap at the report and just beside it: at a jump the two may round to different sides."""
-    gaps = []
-    low, high = found.scan[0], found.scan[-1]
-    for z in np.clip(report * np.array([1.0, 1 - 1e-9, 1 + 1e-9]), low, high):
-        told = mechanism.respond(market, found.client, np.array([z]))
-        planned = mechanism.plan(market.with_report(found.client, float(z)))
-        paid = math.nan if planned.payments is None else planned.payments[found.client]
-        eps = np.array([told.epsilons[0], planned.epsilons[found.client]])
-        gap = _apart(eps, np.array([told.payments[0], paid]), found.scale)
-        if gap <= CONSISTENCY:
-            return gap
-        gaps.append(gap)
-    return min(gaps)
+    """How far a whole plan's answer is from what `respond` tells at the report and just beside it.
+
+    At a jump the two may round to different sides, so whatever lies between its two sides agrees.
+    """
+    beside = np.clip(report * np.array([1 - 1e-9, 1.0, 1 + 1e-9]), found.scan[0], found.scan[-1])
+    told = mechanism.respond(market, found.client, beside)
+    planned = mechanism.plan(market.with_report(found.client, float(report)))
+    paid = math.nan if planned.payments is None else float(planned.payments[found.client])
+    eps = float(planned.epsilons[found.client])
+    return max(
+        _outside(eps, told.epsilons, float(np.finfo(np.float64).tiny)), _outside(paid, told.payments, found.scale)
+    )
+
+
+def _outside(value: float, allowed: FloatArray, scale: float) -> float:
+    """How far a value is from a range, relatively to the larger of both."""
+    low, high = float(np.min(allowed)), float(np.max(allowed))
+    return max(low - value, value - high, 0.0) / max(value, high, scale)
 
 
 def _listed(p: FloatArray) -> str:
+    if len(p) > SEARCH_UP_TO:
+        kept = p[p > 0]
+        return f"from {kept.min():.4g} to {kept.max():.4g} for {len(kept)} clients"
     return "(" + ", ".join(f"{x:.4g}" for x in p) + ")"

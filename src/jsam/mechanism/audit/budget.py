@@ -1,0 +1,74 @@
+"""Whether a stated budget is kept, on markets that the auditor draws from the prior."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from jsam.mechanism.audit.accounts import total_cost
+from jsam.mechanism.audit.misreports import prior_of
+from jsam.mechanism.audit.report import Check, Violation, passed_or_violated
+from jsam.mechanism.contract import Contract
+from jsam.mechanism.market import Market
+from jsam.mechanism.mechanisms.base import Mechanism
+
+FEWEST, MOST = 16, 400  # markets drawn; they cost more the larger the market is
+MARKETS_TIMES_CLIENTS = 100_000
+# Standard errors by which the markets must be over the budget: chance alone gets there once in 30,000 audits.
+CERTAIN = 4.0
+LEAST = 1e-300
+
+
+def check_budget(
+    market: Market,
+    mechanism: Mechanism,
+    contract: Contract,
+    budget: float | None,
+    probability: float | None,
+    rng: np.random.Generator,
+) -> Check:
+    """The mean of Σ v ε over drawn markets against the budget; with a probability, how often Σ π keeps within it."""
+    budget = contract.budget if budget is None else budget
+    if budget is None:
+        return Check(name="budget", status="not claimed", message="no budget is stated")
+    count = max(FEWEST, min(MOST, MARKETS_TIMES_CLIENTS // market.num_clients))
+    values = np.array([_outlay(market, mechanism, probability is not None, rng) for _ in range(count)])
+    if probability is None:
+        mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(count)
+        over, allowed = mean / budget - 1, CERTAIN * error / budget
+        seen = f"the expected cost is {mean:.6g} on average over {count} drawn markets, with a standard error of {error:.2g}"
+        wanted = f"the budget is {budget:g}"
+    else:
+        kept = float((values <= budget).mean())
+        # The normal approximation would be no bound where nearly all or nearly none keep to the budget.
+        allowed = CERTAIN * math.sqrt(max(probability * (1 - probability), 1 / count) / count)
+        over = probability - kept
+        seen = f"what is due stays within the budget {budget:g} in {kept:.1%} of {count} drawn markets"
+        wanted = f"{probability:.1%} are stated"
+    broken = []
+    if not over <= allowed:
+        message = f"{seen}; {wanted}: {over:.3g} beyond, above {allowed:.3g}, which is four standard errors"
+        broken.append(Violation(check="budget", client=None, value=over, tolerance=allowed, message=message))
+    return passed_or_violated("budget", broken, f"{seen}; {wanted}", value=over, tolerance=allowed)
+
+
+def _outlay(market: Market, mechanism: Mechanism, payments: bool, rng: np.random.Generator) -> float:
+    """What one market drawn from the prior costs: Σ π if payments are asked for, else Σ v ε."""
+    drawn = np.empty(market.num_clients)
+    members: dict[int, list[int]] = {}
+    for k in range(market.num_clients):
+        members.setdefault(id(prior_of(market, k)), []).append(k)
+    for clients in members.values():
+        prior = prior_of(market, clients[0])
+        bottom, top = (float(x) for x in prior.support())
+        reports = np.asarray(prior.rvs(size=len(clients), random_state=rng), dtype=np.float64)
+        # A sensitivity of 0 is no report, nor is one where the density vanishes at the very end of the support.
+        inside = math.nextafter(max(bottom, LEAST), math.inf), math.nextafter(top, 0.0)
+        drawn[clients] = np.clip(reports, *inside)
+    contract = mechanism.plan(replace(market, sensitivities=drawn), payments=payments)
+    if payments:
+        assert contract.payments is not None
+        return math.fsum(contract.payments.tolist())
+    return total_cost(contract.virtual_costs, contract.epsilons)
