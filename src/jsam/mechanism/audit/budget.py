@@ -38,7 +38,7 @@ def check_budget(
     if probability is None:
         mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(count)
         over, allowed = mean / budget - 1, CERTAIN * error / budget
-        seen = f"the expected cost is {mean:.6g} on average over {count} drawn markets, with a standard error of {error:.2g}"
+        seen = f"the expected cost is {mean:.6g} on average over {count} drawn markets (standard error {error:.2g})"
         wanted = f"the budget is {budget:g}"
     else:
         kept = float((values <= budget).mean())

@@ -88,8 +88,8 @@ def least_simple_objective(problem: Problem) -> tuple[float, FloatArray]:
     """The lowest value among simple selections, for markets too large to search, and its selection probabilities.
 
     In the order of virtual cost: the m cheapest equally often; and h kept at the share 1/N, the rest of the draws to
-    the cheapest, as many as the cap on p asks for. Sizes m and h run through all numbers up to `ALL_SIZES` and then grow
-    by steps of an eighth.
+    the cheapest, as many as the cap on p asks for. Sizes m and h run through all numbers up to `ALL_SIZES` and then
+    grow by steps of an eighth.
     """
     v, cap = problem.virtual_costs, problem.max_selection_prob
     N, order = len(v), np.argsort(problem.virtual_costs, kind="stable")
