@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from jsam.flower.client_files import ClientFiles, write_client
 from jsam.flower.client_ledger import ClientLedger
+from jsam.privacy.composition import composed_epsilon
 from tests.cli.conftest import Run
 from tests.flower.books import MODEL, ask, noisy
 from tests.flower.offers import offer
@@ -34,7 +36,14 @@ def client(tmp_path: Path) -> Path:
 def test_the_statement_has_the_sums_over_all_campaigns(run: Run, client: Path) -> None:
     stated = json.loads(run("supernode", client, "--statement", "--format", "json").out)
     spent = [entry["epsilon_spent"] for entry in stated["campaigns"]]
-    assert stated["spent"] == {"epsilon": pytest.approx(sum(spent)), "delta": pytest.approx(2e-5)}
+    assert stated["spent"] == {
+        "epsilon": pytest.approx(composed_epsilon([offer().mu / math.sqrt(5)] * 2, 1e-5)),
+        "delta": 1e-5,
+        "adjacency": "add-remove",
+        "sum_epsilon": pytest.approx(sum(spent)),
+        "sum_delta": pytest.approx(2e-5),
+    }
+    assert stated["spent"]["epsilon"] < 0.8 * sum(spent)
     assert {entry["campaign"]: entry["withdrawn"] for entry in stated["campaigns"]} == {
         "spring": False, "summer": False, "autumn": True,
     }  # fmt: skip
