@@ -123,7 +123,8 @@ def _together(files: ClientFiles, together: Total) -> dict[str, Any]:
 def _total_line(what: str, together: Mapping[str, Any]) -> str:
     return (
         f"{what} over all campaigns: ε = {together['epsilon']:.4g} at δ = {together['delta']:.3g} "
-        f"({together['adjacency']}, exact composition); plain sums ε = {together['sum_epsilon']:.4g}, δ = {together['sum_delta']:.3g}"
+        f"({together['adjacency']}, exact composition); "
+        f"plain sums ε = {together['sum_epsilon']:.4g}, δ = {together['sum_delta']:.3g}"
     )
 
 
