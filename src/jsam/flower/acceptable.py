@@ -52,8 +52,8 @@ def judge_rules(
     *,
     sensitivity: float | None = None,
     samples: int | None = None,
-) -> None:
-    """`Refused`, in words that do not say why, if the client would accept nothing under these rules."""
+) -> Refused | None:
+    """The refusal, in words that do not say why, if the client would accept nothing under these rules."""
     values = announcement.values
     objections = policy.judge_rules(
         str(values["mechanism"]), float(str(values["delta"])), str(values["adjacency"]), samples
@@ -61,8 +61,8 @@ def judge_rules(
     reasons = [objection.text for objection in objections]
     if sensitivity is not None and not support[0] <= sensitivity <= support[1]:
         reasons.append(f"the own sensitivity is outside the prior's support [{support[0]:g}, {support[1]:g}]")
-    if reasons:
-        cause = InputError("; ".join(reasons))
-        raise Refused(
-            Reason.RULES_UNACCEPTABLE, "this client would accept nothing under the published rules"
-        ) from cause
+    if not reasons:
+        return None
+    refusal = Refused(Reason.RULES_UNACCEPTABLE, "this client would accept nothing under the published rules")
+    refusal.__cause__ = InputError("; ".join(reasons))
+    return refusal

@@ -64,12 +64,16 @@ class Journal:
             self._take(campaign, files, release)
 
     @classmethod
-    def checked(cls, folder: Path) -> Journal:
-        """Chain and files agree, or `DamagedError` names what is wrong; safe while another process writes."""
+    def checked(cls, folder: Path, *, digests: bool = False) -> Journal:
+        """Chain and files agree, or `DamagedError` names what is wrong; safe while another process writes.
+
+        `digests`: also compare the digests of models and replies, of which there is a file each for every round.
+        Without it they must be there; what counts of them is what the chain says.
+        """
         for _ in range(_READS):
             journal = cls(folder)
             try:
-                journal.check_files()
+                journal.check_files(digests=digests)
                 return journal
             except DamagedError:
                 # Files that changed meanwhile may belong to a later entry; then the chain is longer, too.
@@ -104,7 +108,7 @@ class Journal:
         if self._chain.records:
             self._apply(*_parsed(self._chain.records[-1], self.folder / CHAIN, len(self._chain.records) - 1))
 
-    def check_files(self) -> None:
+    def check_files(self, *, digests: bool = False) -> None:
         """Every file is what the entries say; those of the last one may be what they were before it."""
         root = self.folder / CAMPAIGNS
         if (self.folder / ADOPTING).exists():
@@ -119,7 +123,7 @@ class Journal:
             raise DamagedError(f"{strangers[0]} is no campaign of these books")
         for campaign, kept in self._campaigns.items():
             before = self._before[1] if self._before is not None and self._before[0] == campaign else kept
-            _check(self.path(campaign), kept, before)
+            _check(self.path(campaign), kept, before, digests=digests)
 
     def _take(self, campaign: str, files: Mapping[str, str], release: Release | None) -> None:
         kept = self._campaigns.setdefault(campaign, Kept())
@@ -201,10 +205,9 @@ def _parsed(record: Mapping[str, Any], path: Path, number: int) -> tuple[str, di
     return campaign, files, found
 
 
-def _check(folder: Path, kept: Kept, before: Kept) -> None:
+def _check(folder: Path, kept: Kept, before: Kept, *, digests: bool) -> None:
     for name, text in kept.files.items():
-        # A digest is compared when its reply is asked for again; here it must be there. They may be many.
-        if name.startswith(REPLIES):
+        if name.startswith(REPLIES) and not digests:
             continue
         found = _text(folder / name)
         if found != text and found != before.files.get(name):

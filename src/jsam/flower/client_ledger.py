@@ -88,7 +88,7 @@ class ClientLedger:
 
     def check(self) -> None:
         """`DamagedError`, which names the file, if the books are not as they were left. Not for what leaves."""
-        Journal.checked(self.folder)
+        Journal.checked(self.folder, digests=True)
 
     def hear(self, published: str, *, sensitivity: float | None = None, samples: int | None = None) -> None:
         """Keep what a server published (JSON), before reporting under it: the first word of a campaign stands.
@@ -96,26 +96,19 @@ class ClientLedger:
         Rules under which the client would accept nothing are refused: then it must not report. A no stays one.
         """
         announcement = Announcement.from_json(published)
+        with opened_books(self.folder, self.wait) as journal, translated():
+            if self._heard(announcement, journal):
+                return
+        # It may take a while, in which others may use the books.
         support = read_rules(announcement)
         with opened_books(self.folder, self.wait) as journal, translated():
-            store = CampaignStore.of(journal, announcement.campaign)
-            _still_open(store)
-            earlier = store.published
-            if earlier is None:
-                if CampaignStore.heard_in(journal) >= self.policy.max_campaigns:
-                    raise Refused(Reason.TOO_MANY_CAMPAIGNS, "this client hears of no more campaigns")
-                # Kept before it is judged: a look at the policy costs a campaign.
-                store.keep_published(announcement.text)
-            elif Announcement.from_json(earlier).values != announcement.values:
-                raise Refused(Reason.RULES_CHANGED, "other rules were published for this campaign before")
-            said = store.offers().get(RULES)
-            if said is not None:
-                raise said
-            try:
-                judge_rules(announcement, support, self.policy, sensitivity=sensitivity, samples=samples)
-            except Refused as refusal:
-                store.note_offer(RULES, refusal)
-                raise
+            if self._heard(announcement, journal):
+                return
+            refusal = judge_rules(announcement, support, self.policy, sensitivity=sensitivity, samples=samples)
+            # In one entry, also for a no: a look at the policy costs a campaign.
+            CampaignStore.of(journal, announcement.campaign).keep_published(announcement.text, refusal)
+        if refusal is not None:
+            raise refusal
 
     def accept(
         self,
@@ -199,6 +192,22 @@ class ClientLedger:
     def spent(self, *, without: str | None = None) -> Total:
         """What all campaigns together have spent so far."""
         return _spent(self.statement(), without)
+
+    def _heard(self, announcement: Announcement, journal: Journal) -> bool:
+        """Whether these very rules were heard before and not refused; `Refused` if nothing may be heard."""
+        store = CampaignStore.of(journal, announcement.campaign)
+        _still_open(store)
+        earlier = store.published
+        if earlier is None:
+            if CampaignStore.heard_in(journal) >= self.policy.max_campaigns:
+                raise Refused(Reason.TOO_MANY_CAMPAIGNS, "this client hears of no more campaigns")
+            return False
+        if Announcement.from_json(earlier).values != announcement.values:
+            raise Refused(Reason.RULES_CHANGED, "other rules were published for this campaign before")
+        said = store.offers().get(RULES)
+        if said is not None:
+            raise said
+        return True
 
     def _judge_once(self, terms: Terms, store: CampaignStore, journal: Journal) -> None:
         """Judge an offer, or say again what was said to it before."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from jsam.flower.announcement import Announcement
@@ -88,8 +88,12 @@ class CampaignStore:
     def published(self) -> str | None:
         return self._kept.files.get("published.json")
 
-    def keep_published(self, text: str) -> None:
-        self._journal.enter(self._id, {"published.json": text})
+    def keep_published(self, text: str, refusal: Refused | None) -> None:
+        """The rules, and what was said to them if that was a no."""
+        files = {"published.json": text}
+        if refusal is not None:
+            files["offers.json"] = _verdicts({**self.offers(), RULES: refusal})
+        self._journal.enter(self._id, files)
 
     def offers(self) -> dict[str, Refused | None]:
         """Offers that were judged, by digest: the refusal, or None for a yes and for one that a kill left undecided.
@@ -106,11 +110,7 @@ class CampaignStore:
             raise DamagedError(f"{self.folder / 'offers.json'} was changed") from error
 
     def note_offer(self, mark: str, refusal: Refused | None) -> None:
-        stored = {
-            known: None if verdict is None else {"refused": verdict.code.value, "text": verdict.text}
-            for known, verdict in {**self.offers(), mark: refusal}.items()
-        }
-        self._journal.enter(self._id, {"offers.json": json.dumps(stored, indent=1)})
+        self._journal.enter(self._id, {"offers.json": _verdicts({**self.offers(), mark: refusal})})
 
     @property
     def terms(self) -> Terms:
@@ -192,3 +192,11 @@ class CampaignStore:
     @staticmethod
     def _digest(round: int) -> str:
         return f"{REPLIES}/{round}.sha256"
+
+
+def _verdicts(verdicts: Mapping[str, Refused | None]) -> str:
+    stored = {
+        mark: None if verdict is None else {"refused": verdict.code.value, "text": verdict.text}
+        for mark, verdict in verdicts.items()
+    }
+    return json.dumps(stored, indent=1)
