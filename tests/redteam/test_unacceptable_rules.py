@@ -36,6 +36,7 @@ UNREADABLE: list[dict[str, Any]] = [
     {"delta": "1e-5"},
     {"delta": True},
     {"adjacency": "none"},
+    {"model": "not installed"},
     {"clip_norm": 1e-25},
     {"noise_weight": -1.0},
     {"loss_weight": "much"},
@@ -58,6 +59,13 @@ def test_rules_that_cannot_be_read_get_no_report_and_leave_nothing(
     assert answer["refused"] == "unreadable-rules"
     assert "sensitivity" not in answer
     assert "0.23" not in str(answer)
+    assert contents(server.ledger.folder) == before
+
+
+@pytest.mark.parametrize("name", ["", "a" * 201, "a\nb", "a\0b", "\ud800"])
+def test_a_name_that_cannot_be_shown_is_refused_at_the_first_word(name: str, server: HostileServer) -> None:
+    before = contents(server.ledger.folder)
+    assert server.elicit(server.rules(), campaign=name)["refused"] == "malformed"
     assert contents(server.ledger.folder) == before
 
 

@@ -6,6 +6,7 @@ decline, it would be given away for nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 
 from jsam.errors import InputError
@@ -19,7 +20,7 @@ from jsam.flower.verification import clip_norm_can_be_held
 from jsam.privacy import Adjacency
 
 
-def read_rules(announcement: Announcement) -> tuple[float, float]:
+def read_rules(announcement: Announcement, knows_model: Callable[[str], bool] | None = None) -> tuple[float, float]:
     """The support of the prior; `Refused` (by a part that the server wrote, so that it may be named) if a part is none.
 
     The prior is computed in a process of its own: its name and its numbers are the server's choice.
@@ -39,6 +40,9 @@ def read_rules(announcement: Announcement) -> tuple[float, float]:
         Adjacency.of(str(values["adjacency"]))
         part = "mechanism"
         published_rule(public, public.loss_weight)
+        part = "model"
+        if knows_model is not None and not knows_model(public.model):
+            raise InputError(f"model {public.model} is not installed")
         part = "prior"
         return prior_support_apart(public.prior)
     except InputError as error:

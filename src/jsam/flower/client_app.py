@@ -75,8 +75,18 @@ def _elicit(message: Message, context: Context) -> Answer:
     samples = len(files.records()[1])
     # Kept before the report leaves: the offer will be held against it.
     text = str(_record(message, "published").get("text", ""))
-    _ledger(files).hear(text, sensitivity=files.sensitivity, samples=samples)
+    _ledger(files).hear(text, sensitivity=files.sensitivity, samples=samples, knows_model=_installed)
     return {"client": files.name, "sensitivity": float(files.sensitivity), "samples": samples}, None
+
+
+def _installed(model: str) -> bool:
+    from jsam.flower.models import check_model
+
+    try:
+        check_model(model)
+    except InputError:
+        return False
+    return True
 
 
 def _offer(message: Message, context: Context) -> Answer:

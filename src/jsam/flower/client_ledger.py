@@ -90,7 +90,14 @@ class ClientLedger:
         """`DamagedError`, which names the file, if the books are not as they were left. Not for what leaves."""
         Journal.checked(self.folder, digests=True)
 
-    def hear(self, published: str, *, sensitivity: float | None = None, samples: int | None = None) -> None:
+    def hear(
+        self,
+        published: str,
+        *,
+        sensitivity: float | None = None,
+        samples: int | None = None,
+        knows_model: Callable[[str], bool] | None = None,
+    ) -> None:
         """Keep what a server published (JSON), before reporting under it: the first word of a campaign stands.
 
         Rules under which the client would accept nothing are refused: then it must not report. A no stays one.
@@ -100,7 +107,7 @@ class ClientLedger:
             if self._heard(announcement, journal):
                 return
         # It may take a while, in which others may use the books.
-        support = read_rules(announcement)
+        support = read_rules(announcement, knows_model)
         with opened_books(self.folder, self.wait) as journal, translated():
             if self._heard(announcement, journal):
                 return
