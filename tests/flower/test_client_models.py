@@ -8,7 +8,6 @@ import pytest
 
 from jsam.errors import InputError
 from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.client_store import CampaignStore
 from jsam.flower.refusal import Reason
 from jsam.privacy import Release
 from tests.flower.books import MODEL, OTHER_MODEL, ask, contents, noisy, refused
@@ -45,18 +44,20 @@ def test_a_round_that_died_before_its_reply_is_never_computed_for_another_model(
     ledger.answer(ask(offer(), 0), noisy, model=MODEL)
 
 
-def test_the_model_is_on_disk_before_the_release_is_recorded(
+def test_the_model_is_recorded_in_one_step_with_the_release(
     ledger: ClientLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(self: CampaignStore, release: Release) -> None:
-        assert self.model(release.round) == MODEL
+    """No kill can come between the two: here the process dies before either is in its own file."""
+
+    def die(path: Path, data: bytes) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(CampaignStore, "record", die)
+        patch.setattr("jsam.flower.client_journal.write_atomically", die)
         with pytest.raises(KeyboardInterrupt):
             ledger.answer(ask(offer(), 0), noisy, model=MODEL)
-    assert ledger.statement()[0].releases == 0
+    assert list(ledger.folder.rglob("0.model")) == []
+    assert ledger.statement()[0].releases == 1
     assert refused(lambda: ledger.answer(ask(offer(), 0), noisy, model=OTHER_MODEL)) is Reason.OTHER_MODEL
     ledger.answer(ask(offer(), 0), noisy, model=MODEL)
 

@@ -81,14 +81,15 @@ def test_a_server_without_the_model_asks_nobody(tmp_path: Path) -> None:
     assert federation.grid.log == []
 
 
-def test_a_client_without_the_model_declines_and_spends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_client_without_the_model_reports_and_spends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     federation = Federation.make(tmp_path, [0.2, 0.4])
     monkeypatch.setattr(server_campaign, "check_model", lambda name: None)
-    with pytest.raises(NobodyLeftError, match="the model is not installed at this client"):
+    with pytest.raises(NobodyLeftError, match="no client reported"):
         federation.run(published(model="ward"))
-    assert federation.ledger(0).statement() == ()
+    assert "unreadable-rules: the published rules cannot be read here: model" in caplog.text
+    assert federation.ledger(0).campaigns() == ()
 
 
 @pytest.mark.parametrize("model", ["mnist", "mixing"])

@@ -10,6 +10,7 @@ import pytest
 from jsam.errors import InputError
 from jsam.flower.policy import Policy
 from jsam.flower.statement import NOTHING, Total
+from jsam.privacy.composition import composed_epsilon
 from tests.flower.offers import offer
 
 
@@ -17,16 +18,22 @@ def codes(policy: Policy, others: Total = NOTHING, **changes: Any) -> list[str]:
     return [objection.code for objection in policy.judge(offer(**changes), others)]
 
 
-def test_no_policy_allows_any_epsilon() -> None:
-    assert codes(Policy(), Total(epsilon=1e9)) == []
+def test_a_policy_is_in_force_where_nothing_is_said() -> None:
+    assert codes(Policy()) == []
+    assert codes(Policy(), epsilon=10.0) == []
+    assert codes(Policy(), epsilon=10.01) == ["epsilon-too-large"]
+    assert codes(Policy(), participations=100_001) == ["too-many-draws"]
+    assert codes(Policy(), delta=1 / 600) == ["delta-too-large"]
+    others = Total.of_terms(offer(epsilon=19.9))
+    assert codes(Policy(), others, epsilon=0.001) == []
+    assert codes(Policy(), others) == ["total-epsilon-exceeded"]
 
 
-def test_without_a_total_delta_the_sum_stays_below_one_in_the_number_of_records() -> None:
-    """From there on, publishing a record picked at random would be private; offers here are of 600 records."""
-    others = Total(delta=1 / 600 - 1e-5)
-    assert codes(Policy(), others) == ["total-delta-exceeded"]
-    assert codes(Policy(), Total(delta=others.delta - 1e-9)) == []
-    assert codes(Policy(total_delta=0.5), others) == []
+def test_left_out_the_total_is_taken_at_a_delta_well_below_one_in_the_number_of_records() -> None:
+    """From 1 ÷ records on, publishing a record picked at random would be private."""
+    assert Policy().delta_of(Total.of_terms(offer())) == 1e-5
+    assert Policy().delta_of(Total.of_terms(offer(samples=10**6))) == pytest.approx(1e-7)
+    assert Policy(total_delta=1e-4).delta_of(Total.of_terms(offer(samples=10**6))) == 1e-4
 
 
 @pytest.mark.parametrize(
@@ -36,7 +43,8 @@ def test_without_a_total_delta_the_sum_stays_below_one_in_the_number_of_records(
         ({"max_delta": 1e-5}, {"max_delta": 9e-6}, "delta-too-large"),
         ({"min_payment_per_epsilon": 0.8 / 1.5}, {"min_payment_per_epsilon": 0.54}, "payment-too-small"),
         ({"total_epsilon": 1.5}, {"total_epsilon": 1.49}, "total-epsilon-exceeded"),
-        ({"total_delta": 1e-5}, {"total_delta": 9e-6}, "total-delta-exceeded"),
+        ({"max_draws": 5}, {"max_draws": 4}, "too-many-draws"),
+        ({"total_epsilon": 1.5}, {"total_epsilon": 1.5, "total_delta": 9e-6}, "total-epsilon-exceeded"),
         ({"adjacency": ("add-remove",)}, {"adjacency": ("replace",)}, "adjacency-not-allowed"),
     ],
 )
@@ -46,19 +54,16 @@ def test_each_limit_alone_declines_what_is_beyond_it(within: dict[str, Any], bey
 
 
 def test_the_total_counts_what_other_campaigns_took() -> None:
-    policy = Policy(total_epsilon=4.0)
-    assert codes(policy, Total(epsilon=2.5)) == []
-    assert codes(policy, Total(epsilon=2.51)) == ["total-epsilon-exceeded"]
-
-
-def test_the_total_of_delta_counts_what_other_campaigns_took() -> None:
-    policy = Policy(total_delta=3e-5)
-    assert codes(policy, Total(delta=2e-5)) == []
-    assert codes(policy, Total(delta=2.1e-5)) == ["total-delta-exceeded"]
+    """Two of ε = 1.5 together are within what they cost exactly, which is well below 3, and within nothing less."""
+    others = Total.of_terms(offer())
+    exact = composed_epsilon([offer().mu] * 2, 1e-5)
+    assert exact < 2.25
+    assert codes(Policy(total_epsilon=exact), others) == []
+    assert codes(Policy(total_epsilon=exact * (1 - 1e-9)), others) == ["total-epsilon-exceeded"]
 
 
 def test_a_client_that_is_never_drawn_takes_nothing_of_the_total() -> None:
-    assert codes(Policy(total_epsilon=0.0, total_delta=0.0), participations=0) == []
+    assert codes(Policy(total_epsilon=0.0, total_delta=1e-300), participations=0) == []
 
 
 def test_all_objections_are_named_at_once() -> None:
@@ -89,6 +94,11 @@ def test_left_to_itself_a_client_checks_the_loss_weight() -> None:
         ("max_epsilon = '2'", "max_epsilon"),
         ("max_epsilon = true", "max_epsilon"),
         ("total_delta = -1e-5", "total_delta"),
+        ("total_delta = 0", "total_delta"),
+        ("total_delta = 1", "total_delta"),
+        ("max_draws = 1e5", "max_draws"),
+        ("max_stored_bytes = -1", "max_stored_bytes"),
+        ("complete_information = 1", "complete_information"),
         ("max_campaigns = 2.5", "max_campaigns"),
         ("max_campaigns = -1", "max_campaigns"),
         ("max_campaigns = true", "max_campaigns"),

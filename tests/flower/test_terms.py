@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsam.errors import InputError
+from jsam.flower.statement import NOTHING, Total
 from jsam.flower.terms import PublicInputs, Terms
-from jsam.privacy import noise_multiplier, spent_mus
+from jsam.privacy import noise_multiplier, spent_epsilons, spent_mus
 from tests.flower.offers import forged, offer, public_inputs
 
 OTHER_VALUES: dict[str, Any] = {
@@ -154,17 +155,19 @@ def test_all_draws_together_have_the_mu_of_the_terms_however_they_fall_into_roun
     assert spent_mus(releases)[terms.client] == pytest.approx(terms.mu, rel=1e-12)
 
 
-def test_a_drop_out_is_paid_by_the_share_of_mu_squared() -> None:
+def test_a_drop_out_is_paid_by_the_share_of_epsilon_that_it_spent() -> None:
     terms = offer()
-    spent = spent_mus([terms.release(0, 2), terms.release(1, 1)])[terms.client]
-    assert terms.payment_for(3) == pytest.approx(terms.payment * spent**2 / terms.mu**2, rel=1e-12)
+    spent = spent_epsilons([terms.release(0, 2), terms.release(1, 1)], terms.delta)[terms.client]
+    assert terms.payment_for(3) == pytest.approx(terms.payment * spent / terms.epsilon, rel=1e-5)
+    assert terms.payment_for(3) >= terms.payment * spent / terms.epsilon
     assert terms.payment_for(0) == 0
     assert terms.payment_for(5) == terms.payment
 
 
 def test_a_client_that_is_never_drawn_is_paid_in_full_and_risks_nothing() -> None:
     terms = offer(participations=0)
-    assert (terms.noise_std, terms.mu, terms.epsilon_at_stake) == (0.0, 0.0, 0.0)
+    assert (terms.noise_std, terms.mu) == (0.0, 0.0)
+    assert Total.of_terms(terms) == NOTHING
     assert terms.payment_for(0) == terms.payment
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from jsam.flower.client_files import ClientFiles
 from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.client_store import CampaignStore
+from jsam.flower.client_store import campaign_id
 from jsam.flower.local import LocalFederation
 from jsam.flower.published import Published
 from jsam.flower.server_store import ServerStore
@@ -67,7 +67,7 @@ class Books:
             self._cases["replies_unlike_what_the_client_recorded"].add(key)
 
     def _folder(self, name: str, campaign: str) -> Path:
-        return CampaignStore.of(self._clients[name].ledger / "campaigns", campaign).folder
+        return self._clients[name].ledger / "campaigns" / campaign_id(campaign)
 
     def settle(self, store: ServerStore, rules: Published) -> None:
         """Both sides' ledgers against the terms, each by two accountants."""

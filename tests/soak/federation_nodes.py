@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jsam.flower.client_files import ClientFiles
-from jsam.flower.client_store import CampaignStore
+from jsam.flower.client_store import campaign_id
 from jsam.flower.local import LocalFederation
 from jsam.flower.processes import Child
 
@@ -105,7 +105,7 @@ class Nodes:
         return "record and reply" if replies > digests else "record"
 
     def _campaign(self, name: str, campaign: str) -> Path:
-        return CampaignStore.of(self._ledgers[name] / "campaigns", campaign).folder
+        return self._ledgers[name] / "campaigns" / campaign_id(campaign)
 
 
 def _size(path: Path) -> int:

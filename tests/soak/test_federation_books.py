@@ -13,6 +13,7 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
+from jsam.flower.client_journal import Journal
 from jsam.flower.client_store import CampaignStore
 from jsam.flower.local import LocalFederation
 from jsam.flower.published import Published
@@ -39,7 +40,7 @@ def campaign(tmp_path: Path) -> tuple[Books, ServerStore, Published, CampaignSto
     federation.client_files = {f"client-{k}": file for k, file in enumerate(clients.files)}
     books = Books(federation)
     federation.stop()
-    own = CampaignStore.of(clients.ledger(0).folder / "campaigns", rules.campaign)
+    own = CampaignStore.of(Journal(clients.ledger(0).folder), rules.campaign)
     return books, ServerStore(tmp_path / "server"), rules, own
 
 
@@ -85,8 +86,7 @@ def test_a_client_that_overspends_by_its_own_ledger_is_counted(
     campaign: tuple[Books, ServerStore, Published, CampaignStore],
 ) -> None:
     books, store, rules, own = campaign
-    with Ledger(own.folder / "releases.jsonl") as ledger:
-        ledger.append([own.terms.release(2, 100)])
+    own.record(own.terms.release(2, 100), "a" * 64)
     assert _counted(books, store, rules) == {
         "overspent_by_the_clients_ledgers": 1,
         "clients_with_more_draws_than_the_server_asked_for": 1,

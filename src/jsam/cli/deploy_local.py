@@ -19,6 +19,7 @@ from jsam.report.plain import json_text
 
 if TYPE_CHECKING:
     from jsam.flower.local_campaign import LocalResult
+    from jsam.flower.published import Published
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -117,7 +118,14 @@ def deploy_local(
     try:
         with interruptible(), _Screen(rounds, mechanism) as screen:
             result = run_local(
-                folder, published, clients=clients, dataset=dataset, tls=tls, limit=limit, progress=screen
+                folder,
+                published,
+                clients=clients,
+                dataset=dataset,
+                tls=tls,
+                policy=_policy(published),
+                limit=limit,
+                progress=screen,
             )
     except KeyboardInterrupt:
         say(f"interrupted; what a client has spent: jsam supernode {folder}/clients/client-0/client.toml --statement")
@@ -129,6 +137,20 @@ def deploy_local(
         raise typer.Exit(EXIT_VIOLATION)
     if result.failure is not None:
         raise typer.Exit(EXIT_BAD_INPUT)
+
+
+def _policy(published: Published) -> str:
+    """These clients are the caller's own: they sell what the options ask for."""
+    from jsam.flower.policy import COMPLETE_INFORMATION, Policy
+
+    usual, most = Policy(), published.max_epsilon or 0.0
+    limits = {
+        "max_epsilon": max(usual.max_epsilon, most),
+        "total_epsilon": max(usual.total_epsilon, most),
+        "max_draws": max(usual.max_draws, published.rounds * published.per_round),
+        "complete_information": "true" if published.mechanism == COMPLETE_INFORMATION else "false",
+    }
+    return "".join(f"{name} = {value}\n" for name, value in limits.items())
 
 
 def _fresh(output: Path) -> Path:
@@ -195,7 +217,7 @@ def _text(result: LocalResult, folder: Path, seconds: float, format: PageFormat)
 
     table = Table(title="What each client's own ledger says")
     table.add_column("client")
-    for title in ("ε sold", "ε spent", "draws", "releases", "payment"):
+    for title in ("ε sold", "ε spent", "draws", "releases", "agreed", "due"):
         table.add_column(title, justify="right")
     content = result.as_dict()
     for row in content["clients"]:
@@ -205,6 +227,7 @@ def _text(result: LocalResult, folder: Path, seconds: float, format: PageFormat)
             f"{row['epsilon_spent']:.4g}",
             str(row["participations"]),
             str(row["releases"]),
+            f"{row['payment_agreed']:.4g}",
             f"{row['payment']:.4g}",
         )
     sides = "the clients' ledgers and the server's" if result.books else "the clients' ledgers"

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from jsam.cli.client_books import adopted, paused, policy_page, statement_page, withdrawn
 from jsam.cli.options import RESULT, with_options
-from jsam.cli.output import PageFormat, deliver, rendered, say
+from jsam.cli.output import PageFormat, deliver, say
 from jsam.cli.running import require_flower
 from jsam.errors import InputError
-from jsam.report.plain import json_text
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -21,9 +19,16 @@ EXAMPLES = """
   jsam supernode client.toml --superlink server.example:8000 --root-certificates ca.crt --key hospital-a
 
   jsam supernode client.toml --statement
+
+  jsam supernode client.toml --show-policy
+
+  jsam supernode client.toml --pause
+
+  jsam supernode client.toml --withdraw three-hospitals
 """
 
 CONNECTION = "How to reach the server"
+OWN = "Without any server"
 
 
 @with_options
@@ -49,19 +54,66 @@ def supernode(
     ] = 8001,
     app: Annotated[str, typer.Option(help="Another installed app, as module:name.")] = "jsam.flower.client_app:app",
     statement: Annotated[
-        bool, typer.Option("--statement", help="Only show what the ledger says.", rich_help_panel=RESULT)
+        bool, typer.Option("--statement", help="Only show what the ledger says.", rich_help_panel=OWN)
+    ] = False,
+    show_policy: Annotated[
+        bool,
+        typer.Option(
+            "--show-policy",
+            help="Show all limits on what is sold, with those that nobody wrote down.",
+            rich_help_panel=OWN,
+        ),
+    ] = False,
+    pause: Annotated[
+        bool | None,
+        typer.Option(
+            "--pause/--unpause",
+            help="Answer no request, with the reason `paused`, until --unpause. Nothing is lost or closed.",
+            show_default=False,
+            rich_help_panel=OWN,
+        ),
+    ] = None,
+    withdraw: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CAMPAIGN",
+            help="End this campaign for good: nothing more is released. Says what was spent and what is due.",
+            rich_help_panel=OWN,
+        ),
+    ] = None,
+    adopt_ledger: Annotated[
+        bool,
+        typer.Option(
+            "--adopt-ledger",
+            help="Take over a ledger of an earlier version, as it is. Only if you know that nothing in it is missing.",
+            rich_help_panel=OWN,
+        ),
     ] = False,
     format: Annotated[  # noqa: A002 - the option's name
         PageFormat, typer.Option(help="Of the statement.", rich_help_panel=RESULT)
     ] = PageFormat.TABLE,
 ) -> None:
-    """Take part in campaigns as the client of CLIENT.toml, or show its accounts.
+    """Take part in campaigns as the client of CLIENT.toml, show its accounts, pause, or leave a campaign.
 
     CLIENT.toml holds `name`, `sensitivity`, `data` (an .npz of `inputs` and `targets`), `ledger` (a folder) and, if you
-    like, `policy` (limits on what is sold). The app that runs is the one installed here, whatever a server ships.
+    like, `policy` (limits on what is sold; what it leaves out has a default, see --show-policy). The app that runs is
+    the one installed here, whatever a server ships.
     """
+    if sum((statement, show_policy, pause is not None, withdraw is not None, adopt_ledger)) > 1:
+        raise InputError("give one of --statement, --show-policy, --pause, --unpause, --withdraw and --adopt-ledger")
+    page = None
     if statement:
-        deliver(_statement(client, format), None)
+        page = statement_page(client, format)
+    elif show_policy:
+        page = policy_page(client, format)
+    elif pause is not None:
+        page = paused(client, pause)
+    elif withdraw is not None:
+        page = withdrawn(client, withdraw)
+    elif adopt_ledger:
+        page = adopted(client)
+    if page is not None:
+        deliver(page, None)
         return
     require_flower("supernode")
     from jsam.flower.client_files import ClientFiles
@@ -69,11 +121,11 @@ def supernode(
     from jsam.flower.supernode import become_supernode
 
     if superlink is None:
-        raise InputError("give --superlink HOST:PORT (or --statement)")
+        raise InputError("give --superlink HOST:PORT (or what needs no server, such as --statement)")
     host, _, number = superlink.rpartition(":")
     if not host or not (number.isascii() and number.isdigit() and 0 < int(number) < 65536):
         raise InputError(f"--superlink is {superlink!r}; it must be HOST:PORT, as in server.example:8000")
-    ClientFiles.load(client)  # what is wrong with it is said alone
+    ClientFiles.load(client).books().check()  # what is wrong with either is said alone
     options = ["--superlink", superlink, "--host", "127.0.0.1", "--port", str(port)]
     if insecure:
         if key is not None or root_certificates is not None:
@@ -91,43 +143,3 @@ def supernode(
             options += ["--root-certificates", str(root_certificates.absolute())]
     home = client.absolute().parent / "flower"
     become_supernode(client, options, environment=quiet_environment(home), app=app)
-
-
-def _statement(client_file: Path, format: PageFormat) -> str:  # noqa: A002
-    from jsam.flower.client_files import ClientFiles
-    from jsam.flower.client_ledger import ClientLedger
-
-    files = ClientFiles.load(client_file)
-    ledger = ClientLedger(files.ledger, files.policy)
-    rows = [entry.as_dict() for entry in ledger.statement()]
-    if format is PageFormat.JSON:
-        return json_text(
-            {"client": files.name, "spent": ledger.spent().as_dict(), "campaigns": json.loads(json.dumps(rows))}
-        )
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=f"What {files.name} has sold, spent and earned")
-    table.add_column("campaign", overflow="fold")
-    for title in ("ε sold", "ε spent", "draws", "payment", "state"):
-        table.add_column(title, justify="right")
-    for row in rows:
-        table.add_row(
-            row["campaign"],
-            f"{row['epsilon_bought']:.4g}",
-            f"{row['epsilon_spent']:.4g}",
-            f"{row['participations']} of {row['participations_bought']}",
-            f"{row['payment']:.4g}",
-            _state(row),
-        )
-    spent = ledger.spent()
-    return rendered(table, Text(f"Spent over all campaigns (sums): ε = {spent.epsilon:.4g} at δ = {spent.delta:.3g}"))
-
-
-def _state(row: Mapping[str, Any]) -> str:
-    """A client is not told that a campaign is over; it knows when no draw is left to answer."""
-    if row["withdrawn"]:
-        return "withdrawn"
-    if row["participations"] >= row["participations_bought"]:
-        return "done"
-    return "closed" if row["closed"] else "open"

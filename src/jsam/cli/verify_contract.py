@@ -65,7 +65,7 @@ def verify_contract(
 ) -> None:
     """Check the terms in TERMS.json without asking anybody: hash, noise, draws, payment, policy.
 
-    The noise is recomputed from ε, δ and the number of draws; the payment must cover sensitivity × ε.
+    The noise is recomputed from ε, δ and the number of draws; the payment must cover sensitivity × ε, also in part.
 
     Exit codes: 0 everything holds, 1 something does not, 2 bad input (one line on standard error).
     """
@@ -102,7 +102,9 @@ def _policy_checks(terms: Terms, policy: Policy, ledger: Path | None) -> list[di
     if ledger is not None:
         if not ledger.is_dir():
             raise InputError(f"--ledger {str(ledger)!r} is no folder; it must be one that a client keeps its books in")
-        others = ClientLedger(ledger).committed(without=terms.campaign)
+        books = ClientLedger(ledger)
+        books.check()
+        others = books.committed(without=terms.campaign)
     objections = policy.judge(terms, others)
     if not objections:
         return [{"name": "policy", "status": "passed", "message": "the offer is within it"}]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from jsam.flower.refusal import Reason, Refused
 from jsam.flower.terms import PublicInputs, Terms
 
-_LONGEST = 100_000
+_LONGEST, _LONGEST_NAME = 100_000, 200
 _OF_TERMS = ("campaign", "delta", "clip_norm", "adjacency")
 # N is not known before the reports, so neither is η(N) where a budget determines it.
 _OF_INPUTS = tuple(field.name for field in fields(PublicInputs) if field.name != "num_clients")
@@ -37,8 +37,11 @@ class Announcement:
             values = None
         if not isinstance(values, dict) or any(name not in values for name in NEEDED):
             raise Refused(Reason.MALFORMED, "what was published does not say the rules")
-        if not isinstance(values["campaign"], str) or (values["loss_weight"] is None) == (values["budget"] is None):
-            raise Refused(Reason.MALFORMED, "what was published must name the campaign and one loss weight or budget")
+        name = values["campaign"]
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+            raise Refused(Reason.MALFORMED, "what was published must name the campaign in printable characters")
+        if (values["loss_weight"] is None) == (values["budget"] is None):
+            raise Refused(Reason.MALFORMED, "what was published must have one loss weight or budget")
         if values["budget"] is not None and type(values.get("seed")) is not int:
             # η(N) is found on markets drawn with it: chosen later, it would leave room to move η.
             raise Refused(Reason.MALFORMED, "what was published has a budget and no seed")

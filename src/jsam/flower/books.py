@@ -28,6 +28,7 @@ def books_of(agreement: Agreement, releases: Sequence[Release], answered: Mappin
                 "participations_bought": 0 if terms is None else terms.participations,
                 "releases": 0 if entry is None else entry.releases,
                 "answered": answered.get(name, 0),
+                "payment_agreed": 0.0 if terms is None else terms.payment,
                 "payment": 0.0 if terms is None else terms.payment_for(answered.get(name, 0)),
                 "payment_at_most": 0.0 if terms is None else terms.payment_for(asked),
                 "declined": agreement.declined.get(name),

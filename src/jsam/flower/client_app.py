@@ -58,20 +58,39 @@ def client_app(noise: Noise = fresh_noise) -> ClientApp:
     return app
 
 
+def _client(context: Context) -> ClientFiles:
+    """This machine's client, unless its owner has paused it."""
+    files = ClientFiles.of_node(context.node_config)
+    if _ledger(files).paused:
+        raise Refused(Reason.PAUSED, "the client answers nothing for now")
+    return files
+
+
 def _hello(context: Context) -> Answer:
-    return {"client": ClientFiles.of_node(context.node_config).name}, None
+    return {"client": _client(context).name}, None
 
 
 def _elicit(message: Message, context: Context) -> Answer:
-    files = ClientFiles.of_node(context.node_config)
+    files = _client(context)
     samples = len(files.records()[1])
     # Kept before the report leaves: the offer will be held against it.
-    _ledger(files).hear(str(_record(message, "published").get("text", "")))
+    text = str(_record(message, "published").get("text", ""))
+    _ledger(files).hear(text, sensitivity=files.sensitivity, samples=samples, knows_model=_installed)
     return {"client": files.name, "sensitivity": float(files.sensitivity), "samples": samples}, None
 
 
+def _installed(model: str) -> bool:
+    from jsam.flower.models import check_model
+
+    try:
+        check_model(model)
+    except InputError:
+        return False
+    return True
+
+
 def _offer(message: Message, context: Context) -> Answer:
-    files = ClientFiles.of_node(context.node_config)
+    files = _client(context)
     try:
         terms = Terms.from_json(str(_record(message, "offer").get("terms", "")))
     except InputError as error:
@@ -116,14 +135,14 @@ def _warn_of_labels(model: str, inputs: NDArray[Any], targets: NDArray[np.int64]
 
 def _close(message: Message, context: Context) -> Answer:
     campaign = str(_record(message, "close").get("campaign", ""))
-    _ledger(ClientFiles.of_node(context.node_config)).close(campaign)
+    _ledger(_client(context)).close(campaign)
     return {"closed": campaign}, None
 
 
 def _release(message: Message, context: Context, noise: Noise) -> Answer:
     from jsam.flower.parameters import clipped_mean, digest, fits
 
-    files = ClientFiles.of_node(context.node_config)
+    files = _client(context)
     asked = dict(_record(message, "request"))
     ask_id = str(asked.pop("ask_id", ""))
     request = Request.from_dict(asked)

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jsam.errors import InputError
+from jsam.flower.client_ledger import ClientLedger
 from jsam.flower.policy import Policy
 
 # Flower's simulation engine gives its nodes a number and nothing else; whoever starts it says here where clients live.
@@ -98,6 +99,9 @@ class ClientFiles:
         if not folder or "partition-id" not in node_config:
             raise InputError("the node config has no client-file; start flower-supernode with one")
         return cls.load(client_folder(Path(folder), int(node_config["partition-id"])) / CLIENT_FILE)
+
+    def books(self) -> ClientLedger:
+        return ClientLedger(self.ledger, self.policy)
 
     def records(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Inputs and targets; read once a process."""

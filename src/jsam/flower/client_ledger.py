@@ -2,12 +2,14 @@
 
 The order of one answer, each step on disk before the next begins:
 
-    0. the round is bound to the model it came with (replies/t.model, by rename)
-    1. the release is recorded as spent             (releases.jsonl)
-    2. the reply is computed, with fresh noise      (memory)
-    3. the reply is stored, whole                   (replies/t.bin, by rename)
-    4. its digest is stored                         (replies/t.sha256, by rename)
+    1. the release is recorded as spent, and with it the model that it is for (one entry of the journal)
+    2. the reply is computed, with fresh noise                                (memory)
+    3. the reply is stored, whole                                             (replies/t.bin, by rename)
+    4. its digest is stored                                                   (an entry of the journal)
     5. the reply is returned, and may leave
+
+The journal is one chain over all campaigns (`jsam.flower.client_journal`). Before anything is done with the books it is
+read, checked, and held against all files: books that were cut, edited, or mixed up release nothing.
 
 Claim: whatever the moments at which the process is killed and however often a round is asked for, at most one noisy
 value of that round ever leaves, and what has left never exceeds what is recorded. Proof. A value leaves at 5 only, so
@@ -16,7 +18,8 @@ without its digest returns those same bytes. A call that finds the record alone 
 no earlier call of this round reached 5, and the earlier values of the noise died with their processes. Calls do not
 overlap: a lock on the folder is held throughout, and the system frees it when its holder dies. Finally 1 precedes 2 and
 is never undone, so every value that left is recorded; a round that is recorded and never answered counts as spent. ∎
-The claim needs the folder to be the client's own and never to be set back, say to a copy from last week.
+The claim needs the folder to be the client's own and never to be set back whole, say to a copy from last week: of that
+nothing in the folder can tell.
 
 A round asked for again with another model is refused, answered before or not. If it was answered the stored reply would
 give nothing new, but the asker would take it for the gradient of a model that it is not of. If a kill came between 1
@@ -29,37 +32,31 @@ that it never lets end, and watch. Bound before anything is computed, a round sh
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from jsam.errors import InputError, JsamError
+from jsam.errors import InputError
+from jsam.flower.acceptable import judge_rules, read_rules
 from jsam.flower.announcement import Announcement
 from jsam.flower.apart import check_loss_weight_apart
-from jsam.flower.client_store import CampaignStore, DamagedError
+from jsam.flower.client_journal import DamagedError, Journal
+from jsam.flower.client_lock import opened_books, translated
+from jsam.flower.client_store import RULES, CampaignStore
 from jsam.flower.policy import Policy
 from jsam.flower.refusal import Reason, Refused
 from jsam.flower.requests import Request
 from jsam.flower.statement import Statement, Total, total
 from jsam.flower.terms import Terms
 from jsam.flower.verification import Check, Status, verify
-from jsam.privacy import Release, spent_epsilons
-from jsam.privacy.files import make_folder
-
-try:
-    import fcntl
-except ImportError:  # a system without POSIX locks: two calls at once are then not kept apart
-    fcntl = None  # type: ignore[assignment]
+from jsam.privacy import Release
+from jsam.privacy.files import make_folder, sync_folder, write_atomically
 
 Compute = Callable[[Release], bytes]
 
 # The first offer and the one after a re-plan. With more of them a server could find out a policy's limits by halving.
 OFFERS_JUDGED = 2
-_POLL = 0.02
 _MODEL_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -74,20 +71,51 @@ class ClientLedger:
         self.folder = Path(folder)
         self.policy = policy or Policy()
         self.wait = wait
-        self._campaigns = self.folder / "campaigns"
+        self._paused = self.folder / "paused"
 
-    def hear(self, published: str) -> None:
-        """Keep what a server published (JSON), before reporting under it: the first word of a campaign stands."""
+    @property
+    def paused(self) -> bool:
+        """Whether the client's owner wants no request answered for now."""
+        return self._paused.exists()
+
+    def pause(self, on: bool = True) -> None:
+        make_folder(self.folder, mode=0o700)
+        if on:
+            write_atomically(self._paused, b"")
+        else:
+            self._paused.unlink(missing_ok=True)
+            sync_folder(self.folder)
+
+    def check(self) -> None:
+        """`DamagedError`, which names the file, if the books are not as they were left. Not for what leaves."""
+        Journal.checked(self.folder, digests=True)
+
+    def hear(
+        self,
+        published: str,
+        *,
+        sensitivity: float | None = None,
+        samples: int | None = None,
+        knows_model: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Keep what a server published (JSON), before reporting under it: the first word of a campaign stands.
+
+        Rules under which the client would accept nothing are refused: then it must not report. A no stays one.
+        """
         announcement = Announcement.from_json(published)
-        with self._locked(), _translated():
-            store = CampaignStore.of(self._campaigns, announcement.campaign)
-            earlier = store.published
-            if earlier is None:
-                if CampaignStore.heard_in(self._campaigns) >= self.policy.max_campaigns:
-                    raise Refused(Reason.TOO_MANY_CAMPAIGNS, "this client hears of no more campaigns")
-                store.keep_published(announcement.text)
-            elif Announcement.from_json(earlier).values != announcement.values:
-                raise Refused(Reason.RULES_CHANGED, "other rules were published for this campaign before")
+        with opened_books(self.folder, self.wait) as journal, translated():
+            if self._heard(announcement, journal):
+                return
+        # It may take a while, in which others may use the books.
+        support = read_rules(announcement, knows_model)
+        with opened_books(self.folder, self.wait) as journal, translated():
+            if self._heard(announcement, journal):
+                return
+            refusal = judge_rules(announcement, support, self.policy, sensitivity=sensitivity, samples=samples)
+            # In one entry, also for a no: a look at the policy costs a campaign.
+            CampaignStore.of(journal, announcement.campaign).keep_published(announcement.text, refusal)
+        if refusal is not None:
+            raise refusal
 
     def accept(
         self,
@@ -103,8 +131,8 @@ class ClientLedger:
         must follow the rules that were published; with `published` it must be a campaign whose rules were heard.
         At most `OFFERS_JUDGED` offers of a campaign get as far as the policy; one that was declined stays declined.
         """
-        with self._locked(), _translated():
-            store = CampaignStore.of(self._campaigns, terms.campaign)
+        with opened_books(self.folder, self.wait) as journal, translated():
+            store = CampaignStore.of(journal, terms.campaign)
             _still_open(store)
             if store.known:
                 if store.terms == terms:
@@ -114,7 +142,7 @@ class ClientLedger:
             _follow_the_rules(terms, store.published, needed=published)
             # What can go wrong here tells a server only what it knows: its own offer, and what was reported to it.
             _hold(verify(terms, sensitivity, samples).violations)
-            self._judge_once(terms, store)
+            self._judge_once(terms, store, journal)
             store.accept(terms)
 
     def answer(self, request: Request, compute: Compute, *, model: str) -> bytes:
@@ -126,15 +154,15 @@ class ClientLedger:
         """
         if not _MODEL_DIGEST.fullmatch(model):
             raise InputError(f"model is {model!r}; it must be a SHA-256 of 64 hexadecimal digits")
-        with self._locked():
-            with _translated():
-                store = self._known(request.campaign)
-                release = self._admitted(request, store, model)
+        with opened_books(self.folder, self.wait) as journal:
+            with translated():
+                store = _known(journal, request.campaign)
+                release = self._admitted(request, store, model, journal)
                 reply = self._stored_reply(store, request.round)
             if reply is None:
                 # An error of the computation is none of the books: it passes through as it is.
                 reply = compute(release)
-            with _translated():
+            with translated():
                 store.keep(request.round, reply)
             return reply
 
@@ -143,39 +171,55 @@ class ClientLedger:
 
         So too one that was heard of and has no terms yet: an offer that was held up on its way must not bind.
         """
-        with self._locked(), _translated():
-            store = CampaignStore.of(self._campaigns, campaign)
+        with opened_books(self.folder, self.wait) as journal, translated():
+            store = CampaignStore.of(journal, campaign)
             if store.published is None:
-                store = self._known(campaign)
+                store = _known(journal, campaign)
             store.close()
+
+    def campaigns(self) -> tuple[str, ...]:
+        """The names of all campaigns that were heard of or accepted."""
+        with translated():
+            return CampaignStore.names_in(Journal.checked(self.folder))
 
     def terms(self, campaign: str) -> Terms:
         """What was accepted."""
-        with _translated():
-            return self._known(campaign).terms
+        with translated():
+            return _known(Journal.checked(self.folder), campaign).terms
 
     def statement(self) -> tuple[Statement, ...]:
         """One entry a campaign, from the books alone; may be asked while another process answers."""
-        with _translated():
-            return tuple(_statement(store) for store in CampaignStore.all_in(self._campaigns))
+        with translated():
+            return _statements(Journal.checked(self.folder))
 
     def committed(self, *, without: str | None = None) -> Total:
-        """(Σ ε, Σ δ) that campaigns may come to spend, or did spend if they are over."""
-        return total(entry.committed for entry in self.statement() if entry.campaign != without)
+        """What campaigns together may come to spend, or did spend if they are over."""
+        return _committed(self.statement(), without)
 
     def spent(self, *, without: str | None = None) -> Total:
-        """(Σ ε, Σ δ) spent so far in all campaigns (basic composition)."""
-        return total(entry.spent for entry in self.statement() if entry.campaign != without)
+        """What all campaigns together have spent so far."""
+        return _spent(self.statement(), without)
 
-    def _known(self, campaign: str) -> CampaignStore:
-        store = CampaignStore.of(self._campaigns, campaign)
-        if not store.known:
-            raise Refused(Reason.UNKNOWN_CAMPAIGN, "no terms were accepted for this campaign")
-        return store
+    def _heard(self, announcement: Announcement, journal: Journal) -> bool:
+        """Whether these very rules were heard before and not refused; `Refused` if nothing may be heard."""
+        store = CampaignStore.of(journal, announcement.campaign)
+        _still_open(store)
+        earlier = store.published
+        if earlier is None:
+            if CampaignStore.heard_in(journal) >= self.policy.max_campaigns:
+                raise Refused(Reason.TOO_MANY_CAMPAIGNS, "this client hears of no more campaigns")
+            return False
+        if Announcement.from_json(earlier).values != announcement.values:
+            raise Refused(Reason.RULES_CHANGED, "other rules were published for this campaign before")
+        said = store.offers().get(RULES)
+        if said is not None:
+            raise said
+        return True
 
-    def _judge_once(self, terms: Terms, store: CampaignStore) -> None:
+    def _judge_once(self, terms: Terms, store: CampaignStore, journal: Journal) -> None:
         """Judge an offer, or say again what was said to it before."""
         mark, judged = hashlib.sha256(terms.to_json().encode()).hexdigest(), store.offers()
+        judged.pop(RULES, None)
         earlier = judged.get(mark)
         if earlier is not None:
             raise earlier
@@ -185,7 +229,7 @@ class ClientLedger:
             # Counted before it is judged, or a kill at the right moment would give one look more.
             store.note_offer(mark, None)
         try:
-            self._judge(terms)
+            self._judge(terms, journal)
         except Refused as refusal:
             if refusal.code is Reason.LEDGER_FAILED:
                 raise
@@ -195,96 +239,66 @@ class ClientLedger:
             store.note_offer(mark, refusal)
             raise
 
-    def _judge(self, terms: Terms) -> None:
+    def _judge(self, terms: Terms, journal: Journal) -> None:
         if self.policy.check_loss_weight:
             found = check_loss_weight_apart(terms)
             if found.status is Status.NOT_CHECKED:
                 raise Refused(Reason.INVALID_TERMS, "the loss weight of this budget cannot be checked here")
             _hold(() if found.status is Status.PASSED else (found,))
-        objections = self.policy.judge(terms, self.committed(without=terms.campaign))
+        objections = self.policy.judge(terms, _committed(_statements(journal), terms.campaign))
         if objections:
             names = ", ".join(objection.code for objection in objections)
             raise Refused(Reason.DECLINED, f"against the client's policy: {names}")
 
-    def _admitted(self, request: Request, store: CampaignStore, model: str) -> Release:
+    def _admitted(self, request: Request, store: CampaignStore, model: str, journal: Journal) -> Release:
         """The release that is asked for, recorded; or a refusal, and the books unchanged."""
         terms, releases = store.terms, store.releases()
         release = _agreed_release(request, terms)
         _still_open(store)
         recorded = next((entry for entry in releases if entry.round == request.round), None)
         if recorded is None:
-            self._afford(release, terms, releases)
+            self._afford(release, terms, releases, journal)
+            self._make_space(store, journal)
         elif recorded != release:
             raise Refused(Reason.REPEAT_DIFFERS, "this round was asked for before, with another multiplicity")
         bound = store.model(request.round)
-        if bound is None and recorded is None:
-            store.bind(request.round, model)
-        elif bound is None:
-            raise DamagedError(f"{store.folder}: round {request.round} is recorded and its model is not")
-        elif bound != model:
+        if bound is not None and bound != model:
             raise Refused(Reason.OTHER_MODEL, "this round was asked for before, with other parameters")
         if recorded is None:
-            store.record(release)
+            store.record(release, model)
+        elif bound is None:
+            raise DamagedError(f"{store.folder}: round {request.round} is recorded and its model is not")
         return release
 
-    def _afford(self, release: Release, terms: Terms, releases: tuple[Release, ...]) -> None:
+    def _afford(self, release: Release, terms: Terms, releases: tuple[Release, ...], journal: Journal) -> None:
         if any(entry.round > release.round for entry in releases):
             raise Refused(Reason.OUT_OF_ORDER, "a later round was released already")
         draws = sum(entry.multiplicity for entry in releases) + release.multiplicity
         if draws > terms.participations:
             raise Refused(Reason.TOO_MANY_DRAWS, "the draws that were agreed on are used up")
-        spent = spent_epsilons([*releases, release], terms.delta)[terms.client]
-        if spent > terms.epsilon:
+        own = Statement.of(terms, [*releases, release], 0, closed=False)
+        if own.epsilon_spent > terms.epsilon:
             raise Refused(Reason.EPSILON_EXHAUSTED, "this release would spend more ε than was bought")
         # A policy that became stricter after the terms were accepted holds all the same.
-        others = self.spent(without=terms.campaign)
-        within = self.policy.allows_epsilon(others.epsilon + spent)
-        if not (within and self.policy.allows_delta(others.delta + terms.delta, terms.samples)):
+        if not self.policy.allows(total([_spent(_statements(journal), terms.campaign), own.spent])):
             raise Refused(Reason.POLICY_TOTAL, "this release would pass the client's total over all campaigns")
+
+    def _make_space(self, store: CampaignStore, journal: Journal) -> None:
+        """Before anything is recorded: a release whose reply cannot be kept would be spent for nothing."""
+        stored = sum(campaign.replies_size() for campaign in CampaignStore.all_in(journal))
+        if stored < self.policy.max_stored_bytes:
+            return
+        own = store.replies_size()
+        # An honest server asks for no round again once it has asked for the next.
+        store.drop_replies(max(self.policy.max_stored_bytes - (stored - own) - 1, 0))
+        if stored - own + store.replies_size() >= self.policy.max_stored_bytes:
+            raise Refused(Reason.NO_SPACE, "the client keeps no more replies")
 
     def _stored_reply(self, store: CampaignStore, round: int) -> bytes | None:
         try:
             return store.reply(round)
         except DamagedError as error:
             raise Refused(Reason.REPLY_LOST, "the reply to this round was given and is not stored any more") from error
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        with _translated():
-            # Not for other users of the machine: the books tell what this client sells its privacy for.
-            make_folder(self.folder, mode=0o700)
-            make_folder(self._campaigns)
-            handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            with _translated():
-                self._lock(handle)
-            yield
-        finally:
-            os.close(handle)
-
-    def _lock(self, handle: int) -> None:
-        deadline = time.monotonic() + self.wait
-        while fcntl is not None:
-            try:
-                return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise Refused(Reason.BUSY, "another process of this client is still answering") from None
-                time.sleep(_POLL)
-        return None
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    """Errors of the books name files; what leaves must not."""
-    try:
-        yield
-    except Refused:
-        raise
-    except (JsamError, OSError) as error:
-        raise Refused(
-            Reason.LEDGER_FAILED, "the client's books cannot be read or written; nothing is released"
-        ) from error
 
 
 def _still_open(store: CampaignStore) -> None:
@@ -322,6 +336,25 @@ def _agreed_release(request: Request, terms: Terms) -> Release:
     return terms.release(request.round, request.multiplicity)
 
 
+def _known(journal: Journal, campaign: str) -> CampaignStore:
+    store = CampaignStore.of(journal, campaign)
+    if not store.known:
+        raise Refused(Reason.UNKNOWN_CAMPAIGN, "no terms were accepted for this campaign")
+    return store
+
+
+def _statements(journal: Journal) -> tuple[Statement, ...]:
+    return tuple(_statement(store) for store in CampaignStore.all_in(journal))
+
+
 def _statement(store: CampaignStore) -> Statement:
     terms, releases = store.terms, store.releases()
     return Statement.of(terms, releases, store.answered_draws(releases), closed=store.closed)
+
+
+def _committed(entries: Iterable[Statement], without: str | None) -> Total:
+    return total(entry.committed for entry in entries if entry.campaign != without)
+
+
+def _spent(entries: Iterable[Statement], without: str | None) -> Total:
+    return total(entry.spent for entry in entries if entry.campaign != without)

@@ -59,7 +59,7 @@ class LocalResult:
 
 def _account(name: str, entry: Statement | None) -> dict[str, Any]:
     """A client that sold nothing has no campaign in its ledger."""
-    names = ("epsilon_bought", "epsilon_spent", "participations", "releases", "payment")
+    names = ("epsilon_bought", "epsilon_spent", "participations", "releases", "payment", "payment_agreed")
     if entry is None:
         return {"id": name, **dict.fromkeys(names, 0)}
     return {"id": name, **{field: getattr(entry, field) for field in names}}

@@ -1,17 +1,21 @@
 """What a client will sell at all, whatever it is offered: a small TOML file on its own machine.
 
-    max_epsilon = 2.0               # no campaign may buy more ε
-    max_delta = 1e-5                # nor promise it with a larger δ
-    min_payment_per_epsilon = 0.1   # payment ÷ ε, at the least
-    total_epsilon = 5.0             # over all campaigns together
-    total_delta = 1e-4              # likewise; left out, it is 1 ÷ number of records
+    max_epsilon = 10.0              # no campaign may buy more ε
+    max_delta = 1e-5                # nor promise it with a larger δ; always below 1 ÷ number of records
+    max_draws = 100000              # nor draw it more often
+    min_payment_per_epsilon = 0.1   # payment ÷ ε, at the least; always at least the own sensitivity
+    total_epsilon = 20.0            # ε of all campaigns together
+    total_delta = 1e-5              # the δ at which that ε is taken
     max_campaigns = 100             # that it hears of at all; each is two looks at these limits, and a folder
+    max_stored_bytes = 10000000000  # of stored replies
     adjacency = ["replace"]         # which guarantees are good enough
+    complete_information = false    # report also under rules that pay the reported cost and invite to lie (jsam-ci)
     check_loss_weight = false       # take η(N) of a budget on trust instead of computing it
 
-All are optional. Campaigns add up by basic composition: together they are (Σ ε, Σ δ)-private, whatever order or overlap
-they had. A sum over both adjacencies is a guarantee for add-remove, which the stronger one implies. From Σ δ = 1/M on,
-publishing one of the M records, picked at random, would count as private; so that is the limit where none is given.
+A policy is always in force: what is left out has the value of `Policy()`, and a client that wants a wider limit writes
+it down. Campaigns compose exactly (`jsam.flower.statement.Total`): their ε together, at `total_delta`, must not exceed
+`total_epsilon`. Left out, `total_delta` is 1e-5, or a tenth of 1 ÷ number of records where that is less. Together they
+are private for `replace` if the policy allows nothing else, else for `add-remove`, which `replace` implies.
 """
 
 from __future__ import annotations
@@ -24,12 +28,14 @@ from pathlib import Path
 from typing import Any
 
 from jsam.errors import InputError
-from jsam.flower.statement import NOTHING, Total
+from jsam.flower.statement import NOTHING, Total, total
 from jsam.flower.terms import Terms
 from jsam.privacy import Adjacency
 
-# Sums of a few dozen ε agree to this (relative) however they are added up.
+# A product of two floats agrees to this (relative), whatever the machine.
 ROUNDING = 1e-12
+# It pays each client the cost that it reported: who reports more gets more.
+COMPLETE_INFORMATION = "jsam-ci"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,30 +48,37 @@ class Objection:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """None allows anything, but for `total_delta`. See the module's head for the meaning of each."""
+    """Always in force. See the module's head for the meaning of each; None stands for the rule that is said there."""
 
-    max_epsilon: float | None = None
+    max_epsilon: float = 10.0
     max_delta: float | None = None
+    max_draws: int = 100_000
     min_payment_per_epsilon: float | None = None
-    total_epsilon: float | None = None
+    total_epsilon: float = 20.0
     total_delta: float | None = None
     max_campaigns: int = 100
+    max_stored_bytes: int = 10_000_000_000
+    complete_information: bool = False
     check_loss_weight: bool = True
     adjacency: tuple[str, ...] = tuple(kind.value for kind in Adjacency)
 
     def __post_init__(self) -> None:
         for name in ("max_epsilon", "max_delta", "min_payment_per_epsilon", "total_epsilon", "total_delta"):
             value = getattr(self, name)
-            if value is None:
+            if value is None and name not in ("max_epsilon", "total_epsilon"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
                 raise InputError(f"{name} is {value!r}; it must be a finite number of at least 0")
-        number: object = self.max_campaigns
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise InputError(f"max_campaigns is {number!r}; it must be a whole number of at least 0")
-        switch: object = self.check_loss_weight
-        if not isinstance(switch, bool):
-            raise InputError(f"check_loss_weight is {switch!r}; it must be true or false")
+        if self.total_delta is not None and not 0 < self.total_delta < 1:
+            raise InputError(f"total_delta is {self.total_delta:g}; it must lie strictly between 0 and 1")
+        for name in ("max_draws", "max_campaigns", "max_stored_bytes"):
+            number: object = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                raise InputError(f"{name} is {number!r}; it must be a whole number of at least 0")
+        for name in ("complete_information", "check_loss_weight"):
+            switch: object = getattr(self, name)
+            if not isinstance(switch, bool):
+                raise InputError(f"{name} is {switch!r}; it must be true or false")
         kinds: Any = self.adjacency  # from a file it may be anything
         kinds = (kinds,) if isinstance(kinds, str) else kinds
         if not isinstance(kinds, list | tuple) or not kinds:
@@ -96,38 +109,59 @@ class Policy:
 
     def judge(self, terms: Terms, others: Total = NOTHING) -> tuple[Objection, ...]:
         """The reasons to decline; none means yes. `others` is what all other campaigns take."""
-        objections = []
-        if self.max_epsilon is not None and terms.epsilon > self.max_epsilon:
+        objections = list(self.judge_rules(terms.public.mechanism, terms.delta, terms.adjacency, terms.samples))
+        if terms.epsilon > self.max_epsilon:
             text = f"ε is {terms.epsilon:.6g}, above max_epsilon {self.max_epsilon:g}"
             objections.append(Objection(code="epsilon-too-large", text=text))
-        if self.max_delta is not None and terms.delta > self.max_delta:
-            text = f"δ is {terms.delta:g}, above max_delta {self.max_delta:g}"
-            objections.append(Objection(code="delta-too-large", text=text))
+        if terms.participations > self.max_draws:
+            text = f"{terms.participations} draws are above max_draws {self.max_draws}"
+            objections.append(Objection(code="too-many-draws", text=text))
         least = None if self.min_payment_per_epsilon is None else self.min_payment_per_epsilon * terms.epsilon
         if least is not None and terms.payment < least * (1 - ROUNDING):
             text = f"payment is {terms.payment:.6g}, below min_payment_per_epsilon × ε = {least:.6g}"
             objections.append(Objection(code="payment-too-small", text=text))
-        if terms.adjacency not in self.adjacency:
-            text = f"adjacency is {terms.adjacency}, not one of: {', '.join(self.adjacency)}"
-            objections.append(Objection(code="adjacency-not-allowed", text=text))
-        if not self.allows_epsilon(others.epsilon + terms.epsilon_at_stake):
+        together = total([others, Total.of_terms(terms)])
+        if not self.allows(together):
             text = (
-                f"ε {terms.epsilon_at_stake:.6g} on top of {others.epsilon:.6g} for other campaigns is above "
+                f"with other campaigns ε is {self.epsilon_of(together):.6g} at δ = {self.delta_of(together):g}, above "
                 f"total_epsilon {self.total_epsilon:g}"
             )
             objections.append(Objection(code="total-epsilon-exceeded", text=text))
-        if not self.allows_delta(others.delta + terms.delta_at_stake, terms.samples):
-            limit = f"not below 1 ÷ records = {1 / terms.samples:.3g} (no total_delta is given)"
-            if self.total_delta is not None:
-                limit = f"above total_delta {self.total_delta:g}"
-            text = f"δ {terms.delta_at_stake:g} on top of {others.delta:g} for other campaigns is {limit}"
-            objections.append(Objection(code="total-delta-exceeded", text=text))
         return tuple(objections)
 
-    def allows_epsilon(self, total: float) -> bool:
-        """Whether so much ε over all campaigns (basic composition: their sum) is within the total."""
-        return self.total_epsilon is None or total <= self.total_epsilon * (1 + ROUNDING)
+    def judge_rules(
+        self, mechanism: str, delta: float, adjacency: str, samples: int | None = None
+    ) -> tuple[Objection, ...]:
+        """The reasons to decline whatever is offered under such rules, known before anything is reported."""
+        objections = []
+        if self.max_delta is not None and delta > self.max_delta:
+            text = f"δ is {delta:g}, above max_delta {self.max_delta:g}"
+            objections.append(Objection(code="delta-too-large", text=text))
+        elif samples is not None and delta >= 1 / samples:
+            text = f"δ is {delta:g}, not below 1 ÷ records = {1 / samples:.3g}"
+            objections.append(Objection(code="delta-too-large", text=text))
+        if adjacency not in self.adjacency:
+            text = f"adjacency is {adjacency}, not one of: {', '.join(self.adjacency)}"
+            objections.append(Objection(code="adjacency-not-allowed", text=text))
+        if mechanism == COMPLETE_INFORMATION and not self.complete_information:
+            text = f"{mechanism} pays what was reported, so it is no reason to report the truth (complete_information)"
+            objections.append(Objection(code="mechanism-not-truthful", text=text))
+        return tuple(objections)
 
-    def allows_delta(self, total: float, samples: int) -> bool:
-        """Whether so much δ over all campaigns is within the total, which is 1 ÷ samples where none is given."""
-        return total < 1 / samples if self.total_delta is None else total <= self.total_delta * (1 + ROUNDING)
+    @property
+    def total_adjacency(self) -> str:
+        """What kind of guarantee the total is: `replace` where the client sells nothing weaker."""
+        weaker = Adjacency.ADD_REMOVE.value in self.adjacency
+        return (Adjacency.ADD_REMOVE if weaker else Adjacency.REPLACE).value
+
+    def delta_of(self, together: Total) -> float:
+        """The δ at which all campaigns together are judged."""
+        return together.usual_delta() if self.total_delta is None else self.total_delta
+
+    def epsilon_of(self, together: Total) -> float:
+        """ε of all campaigns together, at that δ, by exact composition."""
+        return together.epsilon(self.delta_of(together), self.total_adjacency)
+
+    def allows(self, together: Total) -> bool:
+        """Whether so much over all campaigns is within the total. There is no tolerance: ε is rounded up already."""
+        return self.epsilon_of(together) <= self.total_epsilon

@@ -63,6 +63,8 @@ class Published:
         if self.budget is not None:
             check_budget(self.budget, self.budget_probability)
         parse_prior(self.prior)
+        if self.prior.partition(":")[0].strip() == "empirical":
+            raise InputError(f"prior is {self.prior!r}; it must be one of scipy.stats: clients do not have the file")
         published_rule(self, 1.0 if self.loss_weight is None else self.loss_weight)
         _ = self.training
         if not clip_norm_can_be_held(self.clip_norm):

@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from jsam.errors import InputError
-from jsam.privacy import Adjacency, Release, noise_multiplier
+from jsam.privacy import Adjacency, Release, epsilon_of, noise_multiplier
 from jsam.privacy.files import write_atomically
 
 TERMS_FORMAT = 1
-PAID_FOR_RELEASED = "paid-for-what-was-released"
+PAID_BY_EPSILON = "paid-by-epsilon-spent"
+# The rule of terms that an earlier version offered. Campaigns under it are settled by it; it is not accepted any more.
+PAID_BY_DRAWS = "paid-for-what-was-released"
 DROP_OUT_WORDS = {
-    PAID_FOR_RELEASED: "a client that drops out is paid for what it released: the payment times the spent share of μ², "
+    PAID_BY_EPSILON: "a client that drops out is paid the payment times the share of ε that it spent, or times its "
+    "share of draws where that is larger; a client that is never drawn is paid in full",
+    PAID_BY_DRAWS: "a client that drops out is paid for what it released: the payment times the spent share of μ², "
     "which is the share of its draws; a client that is never drawn is paid in full",
 }
 _LONGEST_TEXT = 200
@@ -88,7 +92,7 @@ class Terms:
     adjacency: str
     payment: float
     public: PublicInputs
-    drop_out_rule: str = PAID_FOR_RELEASED
+    drop_out_rule: str = PAID_BY_EPSILON
     hash: str = ""
 
     def __post_init__(self) -> None:
@@ -163,15 +167,6 @@ class Terms:
             return 0.0
         return math.sqrt(self.participations) * self.sensitivity / self.noise_std if self.noise_std > 0 else math.inf
 
-    @property
-    def epsilon_at_stake(self) -> float:
-        """What the client may come to spend: nothing if it is never drawn."""
-        return self.epsilon if self.participations else 0.0
-
-    @property
-    def delta_at_stake(self) -> float:
-        return self.delta if self.participations else 0.0
-
     def release(self, round: int, multiplicity: int) -> Release:
         """The release of one round under these terms, as the books will have it."""
         return Release(
@@ -187,10 +182,24 @@ class Terms:
         )
 
     def payment_for(self, draws: int) -> float:
-        """What is due once so many draws were released: each draw spends the same μ², so the share is one of draws."""
-        if self.participations == 0:
+        """What is due once so many draws were released, by the terms' drop-out rule.
+
+        The first draws cost the most ε: of 1,000 draws one alone may spend a tenth of it. So by `PAID_BY_EPSILON` what
+        is due is never below payment × ε spent ÷ ε bought, never above the payment, and grows with every draw.
+        """
+        if self.participations == 0 or draws >= self.participations:
             return self.payment
-        return self.payment * min(draws / self.participations, 1.0)
+        share = draws / self.participations
+        if self.drop_out_rule == PAID_BY_EPSILON and share > 0:
+            share = max(share, self._share_of_epsilon(share))
+        return self.payment * share
+
+    def _share_of_epsilon(self, draws_share: float) -> float:
+        """ε of so large a share of the draws ÷ ε of all of them, which is at most the ε that was bought."""
+        whole = min(float(epsilon_of(self.mu, self.delta)), self.epsilon)
+        if not 0 < whole < math.inf:
+            return 0.0
+        return min(float(epsilon_of(self.mu * math.sqrt(draws_share), self.delta)) / whole, 1.0)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, ready for JSON."""

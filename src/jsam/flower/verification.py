@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from jsam.errors import InputError, JsamError
-from jsam.flower.terms import Terms
+from jsam.flower.terms import PAID_BY_EPSILON, Terms
 from jsam.privacy import epsilon_of, noise_multiplier
 
 # Products of a few floats agree to this (relative), whatever the machine; the promise itself is judged without it.
@@ -72,6 +72,7 @@ def verify(terms: Terms, sensitivity: float | None = None, samples: int | None =
         _cap(terms),
         _samples(terms, samples),
         _payment(terms, sensitivity),
+        _drop_out(terms),
     )
     return Verification(terms=terms, checks=checks)
 
@@ -191,6 +192,12 @@ def _payment(terms: Terms, sensitivity: float | None) -> Check:
     cost = sensitivity * terms.epsilon
     good = terms.payment >= cost * (1 - ROUNDING)
     return _check("payment", good, f"{terms.payment:.9g} is offered; sensitivity × ε is {cost:.9g}")
+
+
+def _drop_out(terms: Terms) -> Check:
+    good = terms.drop_out_rule == PAID_BY_EPSILON
+    words = "pays at least the share of ε that was spent" if good else "may pay less than the share of ε that was spent"
+    return _check("drop-out rule", good, f"{terms.drop_out_rule} {words}")
 
 
 def _check(name: str, good: bool, message: str) -> Check:

@@ -57,6 +57,8 @@ class Settlement:
             "c2": self.settings.c2,
             "rounds": self.settings.rounds,
             "rounds_recorded": self.rounds_recorded,
+            # Of a run on one machine nobody drops out; a campaign's books have what is due to whom (its terms say how).
+            "payment_is": "agreed for the whole contract",
             "clients": [
                 {
                     "id": str(entry.client),

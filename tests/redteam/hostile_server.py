@@ -1,0 +1,113 @@
+"""A server in full control of what is said to one client, over real messages to its real app."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.typing import NDArray
+
+from jsam.flower.client_app import client_app
+from jsam.flower.client_files import ClientFiles, write_client
+from jsam.flower.client_ledger import ClientLedger
+from jsam.flower.parameters import flattened, initial_model
+from jsam.flower.published import Published
+from jsam.flower.requests import Request
+from jsam.flower.terms import PublicInputs, Terms
+from tests.flower.loopback import LoopbackGrid
+
+RECORDS = 60
+_PUBLIC = (
+    "prior", "mechanism", "loss_weight", "noise_weight", "bias_weight", "max_selection_prob", "max_epsilon", "rounds",
+    "per_round", "learning_rate", "model",
+)  # fmt: skip
+
+
+class HostileServer:
+    """One client with records of digits, and whatever this server says to it."""
+
+    def __init__(self, folder: Path, *, policy: str | None = None, sensitivity: float = 0.2) -> None:
+        rng = np.random.default_rng(0)
+        self.file = write_client(
+            folder / "client",
+            name="hospital-a",
+            sensitivity=sensitivity,
+            inputs=rng.standard_normal((RECORDS, 1, 8, 8)).astype(np.float32),
+            targets=rng.integers(0, 10, RECORDS),
+            policy=policy,
+        )
+        grid = LoopbackGrid({7: (client_app(), {"client-file": str(self.file)})})
+        self._exchange = grid.exchange()
+        self._parameters = flattened(initial_model("digits", 0))
+
+    @property
+    def ledger(self) -> ClientLedger:
+        return ClientFiles.load(self.file).books()
+
+    def rules(self, **changes: Any) -> Published:
+        values: dict[str, Any] = {
+            "campaign": "x",
+            "loss_weight": 50.0,
+            "model": "digits",
+            "rounds": 6,
+            "per_round": 4,
+            "learning_rate": 0.5,
+        }
+        return Published(**{**values, **changes})
+
+    def terms(self, rules: Published, *, epsilon: float = 2.0, draws: int = 3, payment: float | None = None) -> Terms:
+        public = PublicInputs(num_clients=3, budget_seed=rules.seed, **{name: getattr(rules, name) for name in _PUBLIC})
+        return Terms.of_contract(
+            campaign=rules.campaign,
+            client="hospital-a",
+            epsilon=epsilon,
+            delta=rules.delta,
+            participations=draws,
+            clip_norm=rules.clip_norm,
+            samples=RECORDS,
+            adjacency=rules.adjacency,
+            payment=epsilon if payment is None else payment,
+            public=public,
+        )
+
+    def elicit(self, rules: Published, **changes: Any) -> dict[str, Any]:
+        """`changes` to the words that are sent, which need not be rules that anybody could publish."""
+        text = json.dumps({**rules.as_dict(), **changes})
+        return self._say("query.elicit", RecordDict({"published": ConfigRecord({"text": text})}))[0]
+
+    def offer(self, terms: Terms) -> dict[str, Any]:
+        return self._say("query.offer", RecordDict({"offer": ConfigRecord({"terms": terms.to_json()})}))[0]
+
+    def ask(self, terms: Terms, round: int, draws: int = 1) -> tuple[dict[str, Any], NDArray[np.float32] | None]:
+        request = Request.of_terms(terms, round=round, multiplicity=draws)
+        content = RecordDict(
+            {
+                "request": ConfigRecord({**request.as_dict(), "ask_id": "a"}),
+                "model": ArrayRecord({"parameters": Array(self._parameters)}),
+            }
+        )
+        return self._say("train", content)
+
+    def close(self, campaign: str) -> dict[str, Any]:
+        return self._say("query.close", RecordDict({"close": ConfigRecord({"campaign": campaign})}))[0]
+
+    def hello(self) -> dict[str, Any]:
+        return self._say("query.hello", RecordDict())[0]
+
+    def agreed(self, *, epsilon: float = 2.0, draws: int = 3, payment: float | None = None, **rules: Any) -> Terms:
+        """A campaign up to the client's yes."""
+        published = self.rules(**rules)
+        assert "refused" not in self.elicit(published)
+        terms = self.terms(published, epsilon=epsilon, draws=draws, payment=payment)
+        answer = self.offer(terms)
+        assert "refused" not in answer, answer
+        return terms
+
+    def _say(self, kind: str, content: RecordDict) -> tuple[dict[str, Any], NDArray[np.float32] | None]:
+        reply = self._exchange.ask({7: content}, kind, 10.0)[7]
+        arrays = reply.content.array_records if reply.content else {}
+        release = arrays["release"]["gradient"].numpy() if "release" in arrays else None
+        return dict(reply.config), release
