@@ -67,6 +67,7 @@ def supernode(
     from jsam.flower.client_files import ClientFiles
     from jsam.flower.processes import quiet_environment
     from jsam.flower.supernode import become_supernode
+    from jsam.privacy.files import keep_private
 
     if superlink is None:
         raise InputError("give --superlink HOST:PORT (or --statement)")
@@ -86,6 +87,7 @@ def supernode(
         for option, path in (("--key", key), ("--root-certificates", root_certificates)):
             if path is not None and not path.is_file():
                 raise InputError(f"{option} {str(path)!r} is not a file")
+        keep_private(key, "--key")
         options += ["--auth-supernode-private-key", str(key.absolute())]
         if root_certificates is not None:
             options += ["--root-certificates", str(root_certificates.absolute())]

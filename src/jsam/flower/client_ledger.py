@@ -48,7 +48,7 @@ from jsam.flower.statement import Statement, Total, total
 from jsam.flower.terms import Terms
 from jsam.flower.verification import Check, Status, verify
 from jsam.privacy import Release, spent_epsilons
-from jsam.privacy.files import make_folder
+from jsam.privacy.files import PRIVATE_FILE, make_folder
 
 try:
     import fcntl
@@ -252,9 +252,9 @@ class ClientLedger:
     def _locked(self) -> Iterator[None]:
         with _translated():
             # Not for other users of the machine: the books tell what this client sells its privacy for.
-            make_folder(self.folder, mode=0o700)
+            make_folder(self.folder)
             make_folder(self._campaigns)
-            handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
         try:
             with _translated():
                 self._lock(handle)

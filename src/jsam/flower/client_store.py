@@ -109,6 +109,7 @@ class CampaignStore:
 
     def accept(self, terms: Terms) -> None:
         """The terms last: a campaign that is known has all its files, unless somebody removed them."""
+        make_folder(self.folder)
         make_folder(self._replies)
         # All the way out of the client's folder: an earlier process may have died between making and flushing one.
         for folder in (self._replies, self.folder, *self.folder.parents[:3]):
@@ -165,6 +166,8 @@ class CampaignStore:
     def keep(self, round: int, reply: bytes) -> None:
         """First the reply, then its digest: after this it may leave, and no other of this round ever may."""
         if self.answered(round):
+            # Also a repeated answer leaves only if a power cut cannot take its digest away.
+            sync_folder(self._replies)
             return
         if not self._reply(round).exists():
             write_atomically(self._reply(round), reply)

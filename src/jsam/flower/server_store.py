@@ -36,7 +36,7 @@ from jsam.flower.elicitation import Report
 from jsam.flower.published import Published
 from jsam.flower.terms import Terms
 from jsam.privacy import Ledger, Schedule
-from jsam.privacy.files import write_atomically
+from jsam.privacy.files import keep_private, make_folder, write_atomically
 from jsam.training.contracts import contract_from_dict, load_contract
 from jsam.training.environment import versions
 from jsam.training.preparation import Preparation
@@ -68,7 +68,8 @@ class ServerStore:
         return (self.path / "published.json").exists()
 
     def begin(self, published: Published) -> None:
-        """A new campaign, or the one that is here already, which must be the same."""
+        """A new campaign, or the one that is here already, which must be the same; closed to other users either way."""
+        keep_private(self.path, "store")
         if self.begun:
             stored = self._read("published.json")
             odd = [name for name, value in published.as_dict().items() if stored.get(name) != value]
@@ -79,7 +80,7 @@ class ServerStore:
                 )
             return
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
         except OSError as error:
             raise JsamError(f"store {self.path} cannot be made: {error.strerror}") from error
         write_json(self.path / "published.json", published.as_dict())
@@ -234,7 +235,8 @@ class ServerStore:
 
     def keep_reply(self, round: int, client: str, release: Vector) -> None:
         folder = self._round(round)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
+        make_folder(folder)
         buffer = io.BytesIO()
         np.savez(buffer, client=np.array(client), release=release)
         write_atomically(folder / f"{hashlib.sha256(client.encode()).hexdigest()[:32]}.npz", buffer.getvalue())
