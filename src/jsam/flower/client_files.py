@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jsam.errors import InputError
+from jsam.flower.names import ALLOWED, is_name
 from jsam.flower.policy import Policy
 from jsam.privacy.files import keep_private, make_folder, private, write_atomically
 
@@ -51,9 +52,8 @@ class ClientFiles:
     policy: Policy
 
     def __post_init__(self) -> None:
-        name: object = self.name
-        if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
-            raise InputError(f"name is {name!r}; it must be 1 to 100 printable characters")
+        if not is_name(self.name):
+            raise InputError(f"name is {self.name!r}; it must be {ALLOWED}")
         value: object = self.sensitivity
         if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
             raise InputError(f"sensitivity is {value!r}; it must be a finite number above 0")
