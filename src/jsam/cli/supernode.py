@@ -47,7 +47,9 @@ def supernode(
     port: Annotated[
         int, typer.Option(min=1, max=65535, help="A free port of this machine's own.", rich_help_panel=CONNECTION)
     ] = 8001,
-    app: Annotated[str, typer.Option(help="Another installed app, as module:name.")] = "jsam.flower.client_app:app",
+    app: Annotated[
+        str, typer.Option(help="Another installed app, as module:name.")
+    ] = "jsam.flower.client_app:deployed",
     statement: Annotated[
         bool, typer.Option("--statement", help="Only show what the ledger says.", rich_help_panel=RESULT)
     ] = False,

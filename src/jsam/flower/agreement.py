@@ -74,7 +74,8 @@ def agree(
     """Plan and offer; after declines plan once more, by the same function at the new N, and offer to all that are left.
 
     A client that stays silent declines. `rejected` has the reasons of those who are not in the market.
-    Clients judge two offers of a campaign and no third, so each draft is kept before it is offered: a server that was killed in between says the same again, to the last bit.
+    Clients judge two offers of a campaign and no third, so each draft is kept before it is offered:
+    a server that was killed in between says the same again, to the last bit.
     """
     first, second = drafts.draft(published, 1), drafts.draft(published, 2)
     if first is None:

@@ -8,6 +8,7 @@
     max_campaigns = 100             # that it hears of at all; each is two looks at these limits, and a folder
     adjacency = ["replace"]         # which guarantees are good enough
     check_loss_weight = false       # take η(N) of a budget on trust instead of computing it
+    reply_seconds = 2.0             # replies leave at multiples of so many seconds; 0: at once; left out: as measured
 
 All are optional. Campaigns add up by basic composition: together they are (Σ ε, Σ δ)-private, whatever order or overlap
 they had. A sum over both adjacencies is a guarantee for add-remove, which the stronger one implies. From Σ δ = 1/M on,
@@ -51,10 +52,18 @@ class Policy:
     total_delta: float | None = None
     max_campaigns: int = 100
     check_loss_weight: bool = True
+    reply_seconds: float | None = None
     adjacency: tuple[str, ...] = tuple(kind.value for kind in Adjacency)
 
     def __post_init__(self) -> None:
-        for name in ("max_epsilon", "max_delta", "min_payment_per_epsilon", "total_epsilon", "total_delta"):
+        for name in (
+            "max_epsilon",
+            "max_delta",
+            "min_payment_per_epsilon",
+            "total_epsilon",
+            "total_delta",
+            "reply_seconds",
+        ):
             value = getattr(self, name)
             if value is None:
                 continue
