@@ -75,7 +75,7 @@ class Client:
 
     def ask(self, round: int, parameters: NDArray[np.float32]) -> tuple[float, float]:
         """Seconds that the reply of this round took: its computation, and until it left."""
-        asked = {**Request.of_terms(self.terms, round=round, multiplicity=1).as_dict(), "ask_id": "a"}
+        asked: dict[str, Any] = {**Request.of_terms(self.terms, round=round, multiplicity=1).as_dict(), "ask_id": "a"}
         model = ArrayRecord({"parameters": Array(parameters)})
         self._slept, began = 0.0, time.monotonic()
         reply = self._say("train", RecordDict({"request": ConfigRecord(asked), "model": model}))
@@ -128,7 +128,8 @@ def measure(folder: Path, *, replies: int, samples: int) -> dict[str, Any]:
     clients = [Client(folder / f"{k}", data, targets, replies + 1) for k, data in enumerate((without, with_it))]
     clients[0].ask(0, parameters)  # builds the engine and finds the step
     # Found twice, it could fall on two sides of a bound by chance, which has nothing to do with the record.
-    shutil.copytree(*(client.folder / "ledger" / "reply-steps" for client in clients))
+    steps = [client.folder / "ledger" / "reply-steps" for client in clients]
+    shutil.copytree(steps[0], steps[1])
     clients[1].ask(0, parameters)
     times = np.zeros((2, replies, 2))
     for round in range(replies):

@@ -145,11 +145,11 @@ def check_release(vector: NDArray[np.generic], size: int, release: Release) -> N
 
 def _decoded(array: Array, size: int) -> Vector:
     """The numbers, if the bytes are exactly what `np.save` makes of so many of float32; no other reader is called."""
-    data = array.data
+    data: object = array.data
     said = array.stype == "numpy.ndarray" and array.dtype == "float32" and tuple(array.shape) == (size,)
-    head = len(data) - 4 * size if isinstance(data, bytes) else 0
-    if not said or not len(_MAGIC) + 2 < head <= _LONGEST_HEAD:
+    if not said or not isinstance(data, bytes) or not len(_MAGIC) + 2 < len(data) - 4 * size <= _LONGEST_HEAD:
         raise UnusableError(Flaw.WRONG_FORM, f"the release must be {size} numbers of float32, as numpy saves them")
+    head = len(data) - 4 * size
     words = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({size},), }}".encode()
     length = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 2], "little")
     whole = data.startswith(_MAGIC) and length == head - len(_MAGIC) - 2
