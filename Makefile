@@ -85,6 +85,7 @@ bench: $(READY)
 	@$(BIN)/python -m benchmarks.training_cpu
 	@$(BIN)/python -m benchmarks.flower_campaign
 	@$(BIN)/python -m benchmarks.flower_end_to_end
+	@$(BIN)/python -m benchmarks.reply_times
 
 soak: $(READY)
 	$(say) 'Killing training at random moments and resuming it, 100 times'

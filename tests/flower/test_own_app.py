@@ -21,7 +21,7 @@ from flwr.supernode.runtime import run_clientapp as runtime
 from jsam.cli import main
 from jsam.errors import InputError, NotSupportedError
 from jsam.flower import own_app
-from jsam.flower.client_app import app
+from jsam.flower.client_app import deployed as app
 from jsam.flower.client_files import write_client
 from jsam.flower.supernode import become_supernode
 

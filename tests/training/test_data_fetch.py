@@ -175,6 +175,12 @@ class TestDownload:
             download(site.url + "big", tmp_path / "big", progress=_silent)
         assert (tmp_path / "big.part").read_bytes() == IMAGES[:5000]
 
+    def test_a_place_that_sends_more_than_there_can_be_is_given_up(self, site: Site, tmp_path: Path) -> None:
+        site.files["big"] = IMAGES
+        with pytest.raises(DownloadError, match="sends more than 1000 bytes"):
+            download(site.url + "big", tmp_path / "big", progress=_silent, limit=1000)
+        assert _files(tmp_path) == set()
+
     def test_an_absent_file_and_an_absent_server_are_told_apart(self, site: Site, tmp_path: Path) -> None:
         with pytest.raises(DownloadError, match="HTTP 404"):
             download(site.url + "none", tmp_path / "none", progress=_silent)

@@ -168,8 +168,11 @@ def _fresh(output: Path) -> Path:
 
 
 def _make(folder: Path) -> None:
+    from jsam.privacy.files import keep_private, make_folder
+
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
+        keep_private(folder, "--output")
         # A folder that was there may still be closed to us.
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:

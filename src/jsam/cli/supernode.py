@@ -52,7 +52,9 @@ def supernode(
     port: Annotated[
         int, typer.Option(min=1, max=65535, help="A free port of this machine's own.", rich_help_panel=CONNECTION)
     ] = 8001,
-    app: Annotated[str, typer.Option(help="Another installed app, as module:name.")] = "jsam.flower.client_app:app",
+    app: Annotated[
+        str, typer.Option(help="Another installed app, as module:name.")
+    ] = "jsam.flower.client_app:deployed",
     statement: Annotated[
         bool, typer.Option("--statement", help="Only show what the ledger says.", rich_help_panel=OWN)
     ] = False,
@@ -119,6 +121,7 @@ def supernode(
     from jsam.flower.client_files import ClientFiles
     from jsam.flower.processes import quiet_environment
     from jsam.flower.supernode import become_supernode
+    from jsam.privacy.files import keep_private
 
     if superlink is None:
         raise InputError("give --superlink HOST:PORT (or what needs no server, such as --statement)")
@@ -138,6 +141,7 @@ def supernode(
         for option, path in (("--key", key), ("--root-certificates", root_certificates)):
             if path is not None and not path.is_file():
                 raise InputError(f"{option} {str(path)!r} is not a file")
+        keep_private(key, "--key")
         options += ["--auth-supernode-private-key", str(key.absolute())]
         if root_certificates is not None:
             options += ["--root-certificates", str(root_certificates.absolute())]

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from flwr.app import ConfigRecord, RecordDict
 
+from jsam.errors import ReportError
+from jsam.flower.answers import Flaw, answer_to_offer
 from jsam.flower.elicitation import NobodyLeftError, Report
 from jsam.flower.errands import Errands
 from jsam.flower.exchange import Exchange, Reply
@@ -67,24 +69,27 @@ def agree(
     conduct: Conduct,
     reports: Mapping[str, Report],
     drafts: Drafts,
+    rejected: Mapping[str, str] | None = None,
 ) -> Agreement:
     """Plan and offer; after declines plan once more, by the same function at the new N, and offer to all that are left.
 
-    A client that stays silent declines. Clients judge two offers of a campaign and no third, so each draft is kept
-    before it is offered: a server that was killed in between says the same again, to the last bit.
+    A client that stays silent declines. `rejected` has the reasons of those who are not in the market.
+    Clients judge two offers of a campaign and no third, so each draft is kept before it is offered:
+    a server that was killed in between says the same again, to the last bit.
     """
     first, second = drafts.draft(published, 1), drafts.draft(published, 2)
     if first is None:
-        first = _drafted(published, reports, {})
+        first = _drafted(published, reports, rejected or {})
         drafts.save_draft(1, first)
     if second is None:
         said_no = _offer(exchange, roster, first.terms, conduct)
         if not said_no:
             return _agreed(first, {})
-        left = {name: report for name, report in reports.items() if name not in said_no}
+        out = {**first.declined, **said_no}
+        left = {name: report for name, report in reports.items() if name not in out}
         if not left:
             raise NobodyLeftError(f"all clients declined: {_words(said_no)}")
-        second = _drafted(published, left, said_no)
+        second = _drafted(published, left, out)
         drafts.save_draft(2, second)
     # Who accepted the first offer and is not bought from in the second plan is free again.
     free = first.terms.keys() - second.terms.keys() - second.declined.keys()
@@ -96,8 +101,19 @@ def agree(
 
 
 def _drafted(published: Published, reports: Mapping[str, Report], declined: Mapping[str, str]) -> Draft:
-    preparation = prepared(published, reports)
-    return Draft(preparation=preparation, terms=terms_of(published, preparation, reports), declined=declined)
+    """A plan for all whom this mechanism can plan for: a report that it cannot price must not stop the others."""
+    left, out = dict(reports), dict(declined)
+    while left:
+        try:
+            preparation = prepared(published, left)
+        except ReportError as error:
+            name = list(left)[error.client]
+            logger.warning("%s is left out: %s", name, error)
+            out[name] = f"{Flaw.BAD_REPORT}: this mechanism cannot price it"
+            del left[name]
+            continue
+        return Draft(preparation=preparation, terms=terms_of(published, preparation, left), declined=out)
+    raise NobodyLeftError(f"no report can be planned with: {_words(out)}")
 
 
 def _agreed(draft: Draft, said_no: Mapping[str, str]) -> Agreement:
@@ -152,9 +168,7 @@ def _offer(exchange: Exchange, roster: Roster, terms: Mapping[str, Terms], condu
     answers: dict[str, str | None] = dict.fromkeys(terms, SILENT)
 
     def take(name: str, reply: Reply) -> None:
-        accepted = reply.config.get("accepted") == terms[name].hash
-        reason = f"{reply.config.get('refused', SILENT)!s}: {reply.config.get('text', '')!s}"
-        answers[name] = None if accepted else reason
+        answers[name] = answer_to_offer(reply, terms[name])
 
     Errands(exchange, roster, terms, "query.offer", seconds=conduct.offer_seconds, repeat=conduct.repeat_seconds).run(
         lambda name: RecordDict({"offer": ConfigRecord({"terms": terms[name].to_json()})}), take

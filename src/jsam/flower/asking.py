@@ -70,7 +70,7 @@ class Asking(Generic[Who]):
                 continue
             question.waiting.discard(reply.message_id)
             refused = reply.config.get("refused")
-            if reply.content is None or refused in _PASSING:
+            if (reply.content is None and reply.readable) or refused in _PASSING:
                 logger.info("%s: %s", who, reply.error or refused)
                 self._later(question)
                 continue

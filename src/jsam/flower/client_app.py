@@ -21,6 +21,7 @@ from jsam.flower.client_files import ClientFiles
 from jsam.flower.client_ledger import ClientLedger
 from jsam.flower.noise import fresh_noise
 from jsam.flower.refusal import FAILED, Reason, Refused
+from jsam.flower.reply_times import SHORTEST_STEP, ReplyTimes, Work
 from jsam.flower.requests import Request
 from jsam.flower.terms import Terms
 from jsam.privacy import Release
@@ -31,8 +32,11 @@ Answer = tuple[Mapping[str, Any], NDArray[np.float32] | None]
 logger = logging.getLogger("flwr.jsam")
 
 
-def client_app(noise: Noise = fresh_noise) -> ClientApp:
-    """A ClientApp; `noise(std, size)` is there for tests that switch it off, and nothing in a message can reach it."""
+def client_app(noise: Noise = fresh_noise, times: ReplyTimes | None = None) -> ClientApp:
+    """A ClientApp; `noise(std, size)` is there for tests that switch it off, and nothing in a message can reach it.
+
+    With `times` the replies of training leave at moments that tell nothing of the records; without, at once.
+    """
     app = ClientApp()
 
     @app.query("hello")
@@ -53,7 +57,7 @@ def client_app(noise: Noise = fresh_noise) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return _answered(message, lambda: _release(message, context, noise))
+        return _on_time(lambda: _answered(message, lambda: _release(message, context, noise)), message, context, times)
 
     return app
 
@@ -163,6 +167,37 @@ def _release(message: Message, context: Context, noise: Noise) -> Answer:
     return {"ask_id": ask_id, "round": request.round}, np.load(io.BytesIO(reply), allow_pickle=False)
 
 
+def _on_time(answer: Callable[[], Message], message: Message, context: Context, times: ReplyTimes | None) -> Message:
+    """The answer, whole and ready to be sent, once it may leave. A refusal waits too: it may come from a failure."""
+    if times is None:
+        return answer()
+    since = times.now()
+    try:
+        step = _step(message, context, times)
+    except Exception:  # the same trouble meets the answer, which puts it into words; no record has been touched then
+        logger.exception("the time of a reply cannot be found")
+        step = SHORTEST_STEP
+    try:
+        return answer()
+    finally:
+        times.wait(since, step)
+
+
+def _step(message: Message, context: Context, times: ReplyTimes) -> float:
+    """By the terms of the campaign that the request names; where there are none nothing is computed either."""
+    files = ClientFiles.of_node(context.node_config)
+    if files.policy.reply_seconds is not None:
+        return files.policy.reply_seconds
+    try:
+        campaign = str(_record(message, "request").get("campaign", ""))
+        model = _ledger(files).terms(campaign).public.model
+    except Refused:
+        return SHORTEST_STEP
+    inputs, targets = files.records()
+    work = Work(model=model, kind=inputs.dtype.str, shape=inputs.shape, labels=targets.shape)
+    return times.step(files.ledger, work)
+
+
 def _ledger(files: ClientFiles) -> ClientLedger:
     return ClientLedger(files.ledger, files.policy)
 
@@ -204,3 +239,5 @@ def _answered(message: Message, compute: Callable[[], Answer]) -> Message:
 
 
 app = client_app()
+# What `jsam supernode` runs.
+deployed = client_app(times=ReplyTimes())

@@ -13,6 +13,8 @@ never by the server: a run's configuration comes from there, so nothing in it ma
 from __future__ import annotations
 
 import functools
+import json
+import logging
 import math
 import os
 import tomllib
@@ -27,11 +29,15 @@ from numpy.typing import NDArray
 
 from jsam.errors import InputError
 from jsam.flower.client_ledger import ClientLedger
+from jsam.flower.names import ALLOWED, is_name
 from jsam.flower.policy import Policy
+from jsam.privacy.files import keep_private, make_folder, private, write_atomically
 
 # Flower's simulation engine gives its nodes a number and nothing else; whoever starts it says here where clients live.
 SIMULATED_CLIENTS = "JSAM_FLOWER_CLIENTS"
 CLIENT_FILE = "client.toml"
+
+logger = logging.getLogger("flwr.jsam")
 
 _FIELDS = ("name", "sensitivity", "data", "ledger", "policy")
 
@@ -47,9 +53,8 @@ class ClientFiles:
     policy: Policy
 
     def __post_init__(self) -> None:
-        name: object = self.name
-        if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
-            raise InputError(f"name is {name!r}; it must be 1 to 100 printable characters")
+        if not is_name(self.name):
+            raise InputError(f"name is {self.name!r}; it must be {ALLOWED}")
         value: object = self.sensitivity
         if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
             raise InputError(f"sensitivity is {value!r}; it must be a finite number above 0")
@@ -102,6 +107,14 @@ class ClientFiles:
 
     def books(self) -> ClientLedger:
         return ClientLedger(self.ledger, self.policy)
+    def keep_private(self) -> None:
+        """Close data and ledger to other users of this machine; refuse a ledger that is somebody else's and open."""
+        keep_private(self.ledger, "ledger")
+        try:
+            keep_private(self.data, "data")
+        except InputError as error:
+            # Whose data they are decides who else may read them; that is not this program's to refuse.
+            logger.warning("%s", error)
 
     def records(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Inputs and targets; read once a process."""
@@ -125,14 +138,22 @@ def write_client(
     policy: str | None = None,
 ) -> Path:
     """A client's folder with all that it needs, as `deploy-local` and the tests make them; the client file."""
-    folder.mkdir(parents=True)
-    np.savez(folder / "data.npz", inputs=inputs, targets=targets)
-    lines = [f'name = "{name}"', f"sensitivity = {sensitivity!r}", 'data = "data.npz"', 'ledger = "ledger"']
+    if folder.exists():
+        raise InputError(f"{folder} is there already; a client's folder is made once")
+    make_folder(folder)
+    with open(folder / "data.npz", "xb", opener=private) as data:
+        np.savez(data, inputs=inputs, targets=targets)
+    lines = [
+        f"name = {json.dumps(name, ensure_ascii=False)}",
+        f"sensitivity = {sensitivity!r}",
+        'data = "data.npz"',
+        'ledger = "ledger"',
+    ]
     if policy is not None:
-        (folder / "policy.toml").write_text(policy, encoding="utf-8")
+        write_atomically(folder / "policy.toml", policy.encode())
         lines.append('policy = "policy.toml"')
     file = folder / CLIENT_FILE
-    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_atomically(file, ("\n".join(lines) + "\n").encode())
     return file
 
 

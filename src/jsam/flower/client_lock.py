@@ -11,7 +11,7 @@ from pathlib import Path
 from jsam.errors import JsamError
 from jsam.flower.client_journal import CAMPAIGNS, Journal
 from jsam.flower.refusal import Reason, Refused
-from jsam.privacy.files import make_folder
+from jsam.privacy.files import PRIVATE_FILE, make_folder
 
 try:
     import fcntl
@@ -29,11 +29,11 @@ def opened_books(folder: Path, wait: float) -> Iterator[Journal]:
     """
     with translated():
         # Not for other users of the machine: the books tell what this client sells its privacy for.
-        make_folder(folder, mode=0o700)
+        make_folder(folder)
         if folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
         make_folder(folder / CAMPAIGNS)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
     try:
         with translated():
             _lock(handle, wait)

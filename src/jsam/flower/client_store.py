@@ -157,6 +157,8 @@ class CampaignStore:
     def keep(self, round: int, reply: bytes) -> None:
         """First the reply, then its digest: after this it may leave, and no other of this round ever may."""
         if self.answered(round):
+            # Also a repeated answer leaves only if a power cut cannot take its digest away.
+            sync_folder(self._replies)
             return
         if not self._reply(round).exists():
             write_atomically(self._reply(round), reply)

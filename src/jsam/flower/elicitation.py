@@ -8,7 +8,8 @@ from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
 
-from jsam.errors import InputError, JsamError
+from jsam.errors import JsamError
+from jsam.flower.answers import Flaw, UnusableError, name_in, refusal_in, report_in
 from jsam.flower.asking import Asking, Question
 from jsam.flower.exchange import Exchange, Reply
 from jsam.flower.published import Conduct, Published
@@ -32,22 +33,30 @@ class Report:
         return {"sensitivity": self.sensitivity, "samples": self.samples}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Elicited:
+    """Reports by name, and the named reason for each answer that could not be used: by name, or by node without one."""
+
+    reports: dict[str, Report]
+    rejected: dict[str, str]
+
+
 class NobodyLeftError(JsamError):
     """No client answered, or none accepted; there is nothing to train."""
 
 
-def elicit(exchange: Exchange, roster: Roster, published: Published, conduct: Conduct) -> dict[str, Report]:
-    """Ask all who are online; whoever stays silent or reports outside the prior's support is not in the market.
+def elicit(exchange: Exchange, roster: Roster, published: Published, conduct: Conduct) -> Elicited:
+    """Ask all who are online; whoever stays silent or gives no report that can be used is not in the market.
 
     A repeated question is the same question: the same words under the same digest, to which a client's answer is the
     same. So asking again does no harm, and the first report of a name stands.
     """
     found = _Elicitation(exchange, roster, published, conduct).run()
-    if not found:
+    if not found.reports:
         raise NobodyLeftError(
             f"no client reported within {conduct.elicit_seconds:g} s ({len(roster.online)} nodes are online)"
         )
-    return dict(sorted(found.items()))
+    return found
 
 
 class _Elicitation:
@@ -57,10 +66,11 @@ class _Elicitation:
         self._online: set[int] = set()
         self._asked: set[int] = set()
         self._reports: dict[str, Report] = {}
+        self._rejected: dict[str, str] = {}
         words = ConfigRecord({"text": published.to_json(), "digest": published.digest})
         self._question = RecordDict({"published": words})
 
-    def run(self) -> dict[str, Report]:
+    def run(self) -> Elicited:
         exchange, conduct, asking = self._exchange, self._conduct, self._asking
         self._meet(exchange.wait_for_nodes(conduct.clients, conduct.wait_seconds))
         deadline = exchange.now() + conduct.elicit_seconds
@@ -81,7 +91,7 @@ class _Elicitation:
             if asking.open:
                 exchange.pause()
         logger.info("%d clients reported, %d nodes asked", len(self._reports), len(self._asked))
-        return self._reports
+        return Elicited(reports=dict(sorted(self._reports.items())), rejected=self._rejected)
 
     def _meet(self, nodes: set[int]) -> None:
         self._online = nodes
@@ -91,18 +101,23 @@ class _Elicitation:
 
     def _take_down(self, node: int, reply: Reply) -> None:
         """The first report of a name stands."""
-        if "refused" in reply.config:
-            logger.warning("a node does not report: %s", reply.config["refused"])
+        refused = refusal_in(reply)
+        if refused is not None:
+            logger.warning("a node does not report: %s", refused)
             return
-        name = self._roster.hear(node, reply)
-        if name is None or name in self._reports:
-            return
+        who = f"node {node}"
         try:
-            sensitivity, samples = reply.config["sensitivity"], reply.config["samples"]
-            if not isinstance(sensitivity, float) or not isinstance(samples, int) or samples < 1:
-                raise InputError(f"sensitivity is {sensitivity!r} and samples {samples!r}")
-            self._published.check_report(name, sensitivity)
-        except (KeyError, InputError) as error:
-            logger.warning("the report of %s cannot be used: %s", name, error)
+            said = name_in(reply)
+            name = self._roster.hear(node, reply)
+            if name is None:
+                raise UnusableError(Flaw.NAME_TAKEN, f"the name {said} is another node's, or its key was not proved")
+            if name in self._reports:
+                return
+            who = name
+            sensitivity, samples = report_in(reply, name, self._published)
+        except UnusableError as error:
+            logger.warning("the answer of %s cannot be used: %s", who, error)
+            self._rejected[who] = str(error.flaw)
             return
+        self._rejected.pop(name, None)
         self._reports[name] = Report(sensitivity=sensitivity, samples=samples)

@@ -12,19 +12,30 @@ from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import UnexpectedObjectContentError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from jsam.flower.identity import public_key_text
 
 _PAUSE = 0.25
+# What Flower raises while it puts a message together that a client made up. Others are of the line to the SuperLink.
+_MADE_UP = (
+    ArithmeticError, AssertionError, AttributeError, DecodeError, LookupError, MemoryError, RecursionError, TypeError,
+    UnexpectedObjectContentError, ValueError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What came back for one message; `content` is None where Flower reports an error instead."""
+    """What came back for one message; `content` is None where Flower reports an error instead.
+
+    It is also None, and `readable` false, where a client answered with something that is no answer.
+    """
 
     message_id: str
     content: RecordDict | None
     error: str | None = None
+    readable: bool = True
 
     @property
     def config(self) -> ConfigRecord:
@@ -71,15 +82,22 @@ class Exchange:
         wanted = set(message_ids)
         if not wanted:
             return []
+        try:
+            messages = list(self._grid.pull_messages(wanted))
+        except _MADE_UP:
+            return self._one_by_one(wanted)
+        return [_reply(message) for message in messages if message.metadata.reply_to_message_id in wanted]
+
+    def _one_by_one(self, wanted: Iterable[str]) -> list[Reply]:
+        """As `collect`, so that a message which cannot be put together takes no other with it."""
         replies = []
-        for message in self._grid.pull_messages(wanted):
-            asked = message.metadata.reply_to_message_id
-            if asked not in wanted:
+        for message_id in sorted(wanted):
+            try:
+                messages = list(self._grid.pull_messages([message_id]))
+            except _MADE_UP:
+                replies.append(Reply(message_id=message_id, content=None, readable=False))
                 continue
-            if message.has_error():
-                replies.append(Reply(message_id=asked, content=None, error=f"error {message.error.code}"))
-            else:
-                replies.append(Reply(message_id=asked, content=message.content))
+            replies += [_reply(message) for message in messages if message.metadata.reply_to_message_id == message_id]
         return replies
 
     def ask(self, contents: Mapping[int, RecordDict], kind: str, timeout: float, group: str = "") -> dict[int, Reply]:
@@ -96,3 +114,14 @@ class Exchange:
             if waiting:
                 self.pause()
         return replies
+
+
+def _reply(message: Message) -> Reply:
+    asked = message.metadata.reply_to_message_id
+    if message.has_error():
+        return Reply(message_id=asked, content=None, error=f"error {message.error.code}")
+    # Flower's own reader takes any object of its own for the content.
+    content: object = message.content if message.has_content() else None
+    if not isinstance(content, RecordDict):
+        return Reply(message_id=asked, content=None, readable=False)
+    return Reply(message_id=asked, content=content)

@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from jsam.privacy.files import keep_private, make_folder, write_atomically
+
 _LIFE = datetime.timedelta(days=7)
 
 
@@ -39,15 +41,15 @@ class Certificates:
     def make(cls, folder: Path, clients: Iterable[str] = ()) -> Certificates:
         """A new authority, a certificate for 127.0.0.1 and localhost, and a key pair for each client."""
         made = cls(folder)
-        made.folder.mkdir(parents=True, exist_ok=True)
-        made.folder.chmod(0o700)
+        make_folder(made.folder)
+        keep_private(made.folder, "certificates")
         authority_key = ec.generate_private_key(ec.SECP384R1())
         authority = _certificate("jsam local authority", authority_key, None)
         server_key = ec.generate_private_key(ec.SECP384R1())
         server = _certificate("localhost", server_key, (authority, authority_key))
-        made.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-        (made.folder / "server.crt").write_bytes(server.public_bytes(serialization.Encoding.PEM))
-        _write_secret(made.folder / "server.key", _private(server_key, serialization.PrivateFormat.PKCS8))
+        write_atomically(made.authority, authority.public_bytes(serialization.Encoding.PEM))
+        write_atomically(made.folder / "server.crt", server.public_bytes(serialization.Encoding.PEM))
+        write_atomically(made.folder / "server.key", _private(server_key, serialization.PrivateFormat.PKCS8))
         for name in clients:
             made.add_client(name)
         return made
@@ -55,9 +57,9 @@ class Certificates:
     def add_client(self, name: str) -> None:
         """A key pair as `ssh-keygen -t ecdsa -b 384` makes them."""
         key = ec.generate_private_key(ec.SECP384R1())
-        _write_secret(self.private_key(name), _private(key, serialization.PrivateFormat.OpenSSH))
+        write_atomically(self.private_key(name), _private(key, serialization.PrivateFormat.OpenSSH))
         public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-        self.public_key(name).write_bytes(public + b"\n")
+        write_atomically(self.public_key(name), public + b"\n")
 
     def superlink_options(self) -> list[str]:
         options = ["--ssl-ca-certfile", str(self.authority), "--ssl-certfile", str(self.folder / "server.crt")]
@@ -107,8 +109,3 @@ def _certificate(
 
 def _private(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-
-
-def _write_secret(path: Path, data: bytes) -> None:
-    path.touch(mode=0o600)
-    path.write_bytes(data)

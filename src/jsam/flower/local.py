@@ -35,6 +35,7 @@ from jsam.flower.processes import (
     uninterrupted,
 )
 from jsam.flower.statement import Statement
+from jsam.privacy.files import keep_private, make_folder
 
 CONNECTION = "jsam-local"
 COMPLETED = "finished:completed"
@@ -102,7 +103,8 @@ class LocalFederation:
 
     def start_superlink(self) -> None:
         """Start it, or start it again on the same port and with the same database."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        make_folder(self.home)
+        keep_private(self.home, "Flower's folder")
         self.port = self.port or free_port()
         (self.home / "config.toml").write_text(self._connection(), encoding="utf-8")
         command = [program("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port)]

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from jsam.errors import InputError, NotSupportedError
 
-OWN_APP = "jsam.flower.client_app:app"
+OWN_APP = "jsam.flower.client_app:deployed"
 
 _KEPT = "flwr-clientapp"
 _REFUSED = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-serverapp", "flwr-simulation")

@@ -11,6 +11,7 @@
     adjacency = ["replace"]         # which guarantees are good enough
     complete_information = false    # report also under rules that pay the reported cost and invite to lie (jsam-ci)
     check_loss_weight = false       # take η(N) of a budget on trust instead of computing it
+    reply_seconds = 2.0             # replies leave at multiples of so many seconds; 0: at once; left out: as measured
 
 A policy is always in force: what is left out has the value of `Policy()`, and a client that wants a wider limit writes
 it down. Campaigns compose exactly (`jsam.flower.statement.Total`): their ε together, at `total_delta`, must not exceed
@@ -60,10 +61,18 @@ class Policy:
     max_stored_bytes: int = 10_000_000_000
     complete_information: bool = False
     check_loss_weight: bool = True
+    reply_seconds: float | None = None
     adjacency: tuple[str, ...] = tuple(kind.value for kind in Adjacency)
 
     def __post_init__(self) -> None:
-        for name in ("max_epsilon", "max_delta", "min_payment_per_epsilon", "total_epsilon", "total_delta"):
+        for name in (
+            "max_epsilon",
+            "max_delta",
+            "min_payment_per_epsilon",
+            "total_epsilon",
+            "total_delta",
+            "reply_seconds",
+        ):
             value = getattr(self, name)
             if value is None and name not in ("max_epsilon", "total_epsilon"):
                 continue

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from jsam.errors import JsamError, install_hint
+from jsam.privacy.files import PRIVATE_UMASK, make_folder, private
 
 # Ctrl-C, a supervisor, a terminal that is closed.
 _ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -105,8 +106,8 @@ class Child:
         self, name: str, command: Sequence[str], *, environment: Mapping[str, str], log: Path, folder: Path
     ) -> None:
         self.name, self.log = name, log
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
+        make_folder(log.parent)
+        with open(log, "ab", opener=private) as output:
             self.process = subprocess.Popen(
                 list(command),
                 env=dict(environment),
@@ -115,6 +116,8 @@ class Child:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                # Flower's database holds sensitivities, and its logs whatever went wrong.
+                umask=PRIVATE_UMASK,
                 preexec_fn=_dying_with(os.getpid()) if sys.platform == "linux" else None,  # noqa: PLW1509 - no threads
             )
         self.group = self.process.pid

@@ -14,6 +14,7 @@ import numpy as np
 
 from jsam.errors import InputError
 from jsam.flower.identity import public_key_text
+from jsam.flower.names import ALLOWED, is_name
 from jsam.flower.rule import published_rule
 from jsam.flower.terms import PublicInputs
 from jsam.flower.verification import LARGEST_CLIP_NORM, SMALLEST_CLIP_NORM, clip_norm_can_be_held
@@ -183,7 +184,7 @@ class Conduct:
             raise InputError(f"min_share is {self.min_share:g}; it must lie from 0 to 1")
 
     def public_keys(self) -> dict[str, str] | None:
-        """The keys by client; None where none were given."""
+        """The keys by client, one key for one name and one name for one key; None where none were given."""
         if not self.keys:
             return None
         found = {path.stem: public_key_text(path.read_bytes()) for path in sorted(Path(self.keys).glob("*.pub"))}
@@ -191,6 +192,16 @@ class Conduct:
         if odd or not found:
             what = f"{odd[0]}.pub is no public key" if odd else "it has no keys"
             raise InputError(f"keys is {self.keys!r}: {what}; it must be a folder with NAME.pub for each client")
+        wrong = [name for name in found if not is_name(name)]
+        if wrong:
+            raise InputError(f"keys is {self.keys!r}: {wrong[0]!r} is no name for a client; a name must have {ALLOWED}")
+        owners: dict[str, str] = {}
+        for name, key in found.items():
+            other = owners.setdefault(key, name)
+            if other != name:
+                raise InputError(
+                    f"keys is {self.keys!r}: {other}.pub and {name}.pub are the same key; each client must have its own"
+                )
         return found
 
 

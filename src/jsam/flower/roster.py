@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from flwr.app import RecordDict
 
+from jsam.flower.answers import UnusableError, name_in
 from jsam.flower.exchange import Exchange, Reply
 
 logger = logging.getLogger("flwr.jsam")
@@ -59,8 +60,10 @@ class Roster:
 
     def hear(self, node: int, reply: Reply) -> str | None:
         """Take down the name in a reply; the name, if this node may bear it."""
-        name = reply.config.get("client")
-        if not isinstance(name, str) or not name:
+        try:
+            name = name_in(reply)
+        except UnusableError as error:
+            logger.warning("a node gives no name that can be used (%s)", error)
             return None
         self._heard.add(node)
         if self._keys is not None and not self._proved(node, name):

@@ -16,12 +16,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
+from jsam.flower.answers import UnusableError, refusal_in, release_in, words_in
 from jsam.flower.errands import Errands
 from jsam.flower.exchange import Exchange, Reply
 from jsam.flower.published import Conduct
 from jsam.flower.requests import Request
 from jsam.flower.roster import Roster
 from jsam.flower.terms import Terms
+from jsam.privacy import Release
 
 logger = logging.getLogger("flwr.jsam")
 Vector = NDArray[np.float32]
@@ -33,12 +35,14 @@ class Ask:
 
     client: str
     request: Request
+    release: Release
     model_digest: str
 
     @classmethod
     def of(cls, terms: Terms, *, round: int, multiplicity: int, model_digest: str) -> Ask:
         request = Request.of_terms(terms, round=round, multiplicity=multiplicity)
-        return cls(client=terms.client, request=request, model_digest=model_digest)
+        release = terms.release(round, multiplicity)
+        return cls(client=terms.client, request=request, release=release, model_digest=model_digest)
 
     @property
     def ask_id(self) -> str:
@@ -53,10 +57,14 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """What a round brought: noisy means by client, and why others are missing."""
+    """What a round brought: noisy means by client, and why others are missing.
+
+    `final` names those among the missing that answered: asked again, they would say the same.
+    """
 
     releases: Mapping[str, Vector]
     missing: Mapping[str, str]
+    final: frozenset[str] = frozenset()
 
 
 def gather(
@@ -71,14 +79,19 @@ def gather(
 ) -> Gathered:
     """`before_asking` writes an ask into the books, `on_reply` stores a reply; both are on disk when they return."""
     releases: dict[str, Vector] = {}
-    missing: dict[str, str] = {}
+    final: dict[str, str] = {}
 
     def take(name: str, reply: Reply) -> None:
-        refused = reply.config.get("refused")
-        release = None if refused is not None else _release_in(reply, asks[name], parameters)
-        if release is None:
-            logger.warning("%s: %s (%s)", name, refused or "no release of this round", reply.config.get("text", ""))
-            missing[name] = str(refused or "unusable")
+        refused = refusal_in(reply)
+        if refused is not None:
+            logger.warning("%s: %s (%s)", name, refused, words_in(reply))
+            final[name] = refused
+            return
+        try:
+            release = release_in(reply, asks[name].ask_id, parameters.size, asks[name].release)
+        except UnusableError as error:
+            logger.warning("%s: %s", name, error)
+            final[name] = str(error.flaw)
             return
         on_reply(asks[name], release)
         releases[name] = release
@@ -91,16 +104,4 @@ def gather(
         before=lambda name: before_asking(asks[name]),
         group=rounds.pop() if len(rounds) == 1 else "",
     )
-    return Gathered(releases=releases, missing={**missing, **silent})
-
-
-def _release_in(reply: Reply, ask: Ask, parameters: Vector) -> Vector | None:
-    if reply.content is None or reply.config.get("ask_id") != ask.ask_id:
-        return None
-    try:
-        release = reply.content.array_records["release"]["gradient"].numpy()
-    except (KeyError, ValueError, TypeError):
-        return None
-    if release.shape != parameters.shape or release.dtype != np.float32 or not np.isfinite(release).all():
-        return None
-    return release
+    return Gathered(releases=releases, missing={**final, **silent}, final=frozenset(final))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from jsam.flower.exchange import Exchange
 from jsam.flower.published import from_run_config
+from jsam.privacy.files import keep_private
 
 app = ServerApp()
 
@@ -16,6 +20,8 @@ def main(grid: Grid, context: Context) -> None:
     """Run the campaign of the run's configuration, or go on with the one in its store."""
     # torch is loaded late: a wrong setting should not have to wait for it.
     published, conduct = from_run_config(context.run_config)
+    if home := os.environ.get("FLWR_HOME"):
+        keep_private(Path(home), "Flower's folder")
     from jsam.flower.server_campaign import run_campaign
 
     run_campaign(Exchange(grid), published, conduct)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from jsam.errors import JsamError
 from jsam.flower.agreement import Agreement, agree
+from jsam.flower.answers import UnusableError, check_release
 from jsam.flower.books import books_of
 from jsam.flower.elicitation import elicit
 from jsam.flower.exchange import Exchange
@@ -61,20 +62,21 @@ def _run(
     )
     agreement = store.agreement(published)
     if agreement is None:
-        reports = store.reports()
+        reports = store.reports(published)
         if reports is None:
-            reports = elicit(exchange, roster, published, conduct)
+            elicited = elicit(exchange, roster, published, conduct)
+            reports = elicited.reports
             store.save_nodes(roster.names)
-            store.save_reports(reports)
+            store.save_reports(reports, elicited.rejected)
         else:
             _find(exchange, roster, conduct, set(reports))
-        agreement = agree(exchange, roster, published, conduct, reports, store)
+        agreement = agree(exchange, roster, published, conduct, reports, store, store.rejected())
         store.save_agreement(published, agreement)
     campaign = _Campaign(exchange, roster, published, conduct, store, agreement, ledger, dataset)
     try:
         campaign.train()
     finally:
-        books = books_of(agreement, tuple(ledger), campaign.answered)
+        books = books_of(agreement, tuple(ledger), campaign.answered, store.run.read_metrics())
         store.save_books(books)
     return books
 
@@ -106,6 +108,7 @@ class _Campaign:
         self.model = initial_model(published.model, published.seed)
         self.dataset = dataset
         self.answered: dict[str, int] = {}
+        self.useless: set[str] = set()
 
     def train(self) -> None:
         state = self.store.state()
@@ -151,8 +154,10 @@ class _Campaign:
         }
         gathered = self._gathered(asks, state, drawn.index)
         answered = sum(multiplicities[name] for name in gathered.releases)
-        asked = sum(multiplicities[name] for name in asks)
-        if asked and answered < self.conduct.min_share * asked:
+        self.useless = (self.useless | gathered.final) - gathered.releases.keys()
+        # Who gave an answer that is none gives no better one later: to stop for it would be to stop for good.
+        asked = sum(multiplicities[name] for name in asks if name not in gathered.final)
+        if (asked and answered < self.conduct.min_share * asked) or self._all_useless():
             why = ", ".join(f"{name}: {reason}" for name, reason in gathered.missing.items())
             raise CampaignStoppedError(
                 f"round {drawn.index + 1} of {self.settings.rounds}: {answered} of {asked} slots answered, below "
@@ -172,8 +177,11 @@ class _Campaign:
             **self._evaluation(state),
         }
 
+    def _all_useless(self) -> bool:
+        return self.conduct.min_share > 0 and self.useless >= self.agreement.terms.keys()
+
     def _gathered(self, asks: Mapping[str, Ask], state: ModelState, index: int) -> Gathered:
-        stored = {name: release for name, release in self.store.replies(index).items() if name in asks}
+        stored = self._stored(asks, state, index)
         found = gather(
             self.exchange,
             self.roster,
@@ -183,7 +191,21 @@ class _Campaign:
             before_asking=self._record,
             on_reply=lambda ask, release: self.store.keep_reply(index, ask.client, release),
         )
-        return Gathered(releases={**stored, **found.releases}, missing=found.missing)
+        return Gathered(releases={**stored, **found.releases}, missing=found.missing, final=found.final)
+
+    def _stored(self, asks: Mapping[str, Ask], state: ModelState, index: int) -> dict[str, Vector]:
+        """Replies from before a kill that are still good; the others are asked for again, and are the same then."""
+        good = {}
+        for name, release in self.store.replies(index).items():
+            if name not in asks:
+                continue
+            try:
+                check_release(release, state.parameters.size, asks[name].release)
+            except UnusableError as error:
+                logger.warning("%s: the stored reply cannot be used: %s", name, error)
+                continue
+            good[name] = release
+        return good
 
     def _record(self, ask: Ask) -> None:
         """Spent from the moment it is asked for, whether or not a reply ever comes."""

@@ -4,6 +4,7 @@ It is a run's folder like `jsam simulate` makes (config, contract, schedule, led
 
 published.json    what was published, before the first question
 reports.json      what clients reported; once it is there nobody is asked again
+rejected.json     why other answers could not be used, by name or node
 nodes.json        which node gave which name
 offer-1.json      the plan as it was first offered, before it was; offer-2.json: the one after declines
 agreement.json    who accepted which terms and who declined; once it is there nothing is offered again
@@ -19,9 +20,11 @@ import contextlib
 import hashlib
 import io
 import json
+import logging
 import platform
 import shutil
 import time
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,16 +35,18 @@ from numpy.typing import NDArray
 
 from jsam.errors import InputError, JsamError
 from jsam.flower.agreement import Agreement, Draft
+from jsam.flower.answers import UnusableError, check_report, plain
 from jsam.flower.elicitation import Report
 from jsam.flower.published import Published
 from jsam.flower.terms import Terms
 from jsam.privacy import Ledger, Schedule
-from jsam.privacy.files import write_atomically
+from jsam.privacy.files import keep_private, make_folder, write_atomically
 from jsam.training.contracts import contract_from_dict, load_contract
 from jsam.training.environment import versions
 from jsam.training.preparation import Preparation
 from jsam.training.records import RUN_FORMAT, RunFolder, write_json
 
+logger = logging.getLogger("flwr.jsam")
 Vector = NDArray[np.float32]
 
 
@@ -68,7 +73,8 @@ class ServerStore:
         return (self.path / "published.json").exists()
 
     def begin(self, published: Published) -> None:
-        """A new campaign, or the one that is here already, which must be the same."""
+        """A new campaign, or the one that is here already, which must be the same; closed to other users either way."""
+        keep_private(self.path, "store")
         if self.begun:
             stored = self._read("published.json")
             odd = [name for name, value in published.as_dict().items() if stored.get(name) != value]
@@ -79,7 +85,7 @@ class ServerStore:
                 )
             return
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
         except OSError as error:
             raise JsamError(f"store {self.path} cannot be made: {error.strerror}") from error
         write_json(self.path / "published.json", published.as_dict())
@@ -121,12 +127,30 @@ class ServerStore:
         with ledger:
             yield ledger
 
-    def reports(self) -> dict[str, Report] | None:
+    def reports(self, published: Published) -> dict[str, Report] | None:
+        """What clients reported; a report that would not be taken today (of an earlier version) is left out."""
         if not (self.path / "reports.json").exists():
             return None
-        return {name: Report(**values) for name, values in self._read("reports.json").items()}
+        found = {}
+        for name, values in self._read("reports.json").items():
+            try:
+                check_report(name, values["sensitivity"], values["samples"], published)
+            except UnusableError as error:
+                logger.warning("the stored report of %s is left out: %s", plain(name), error)
+                continue
+            except (KeyError, TypeError) as error:
+                raise JsamError(f"{self.path / 'reports.json'} is damaged; restore it from a copy") from error
+            found[name] = Report(sensitivity=values["sensitivity"], samples=values["samples"])
+        return found
 
-    def save_reports(self, reports: Mapping[str, Report]) -> None:
+    def rejected(self) -> dict[str, str]:
+        """Why answers to the first question could not be used."""
+        return self._read("rejected.json") if (self.path / "rejected.json").exists() else {}
+
+    def save_reports(self, reports: Mapping[str, Report], rejected: Mapping[str, str] | None = None) -> None:
+        """The reports last: where they are, the rest is."""
+        if rejected:
+            write_json(self.path / "rejected.json", rejected)
         write_json(self.path / "reports.json", {name: report.as_dict() for name, report in reports.items()})
 
     def nodes(self) -> dict[str, int]:
@@ -225,16 +249,20 @@ class ServerStore:
         write_atomically(self.path / "checkpoint.npz", buffer.getvalue())
 
     def replies(self, round: int) -> dict[str, Vector]:
-        """Replies to this round that had arrived before a kill."""
+        """Replies to this round that had arrived before a kill; one that cannot be read is asked for again."""
         found = {}
         for path in sorted(self._round(round).glob("*.npz")):
-            with np.load(path, allow_pickle=False) as stored:
-                found[str(stored["client"])] = stored["release"]
+            try:
+                with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+                    found[str(stored["client"])] = stored["release"]
+            except (OSError, ValueError, LookupError, TypeError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+                logger.warning("the stored reply %s cannot be read (%s)", path, type(error).__name__)
         return found
 
     def keep_reply(self, round: int, client: str, release: Vector) -> None:
         folder = self._round(round)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
+        make_folder(folder)
         buffer = io.BytesIO()
         np.savez(buffer, client=np.array(client), release=release)
         write_atomically(folder / f"{hashlib.sha256(client.encode()).hexdigest()[:32]}.npz", buffer.getvalue())

@@ -14,6 +14,7 @@ from jsam.errors import InputError
 from jsam.flower.client_files import ClientFiles
 from jsam.flower.own_app import OWN_APP, write_programs
 from jsam.flower.processes import program
+from jsam.privacy.files import PRIVATE_UMASK, keep_private, make_folder
 
 _OURS = ("--node-config", "--isolation", "--allow-runtime-dependency-installation")
 
@@ -26,7 +27,13 @@ def become_supernode(
     if ours:
         raise InputError(f"{ours[0]} is set by jsam; leave it out")
     files = ClientFiles.load(client_file)
+    keep_private(client_file, "client file")
+    files.keep_private()
     files.records()
+    if home := environment.get("FLWR_HOME"):
+        make_folder(Path(home))
+        keep_private(Path(home), "Flower's folder")
+    os.umask(PRIVATE_UMASK)  # for all that Flower itself writes
     # A socket's path may have a hundred characters, so it does not lie with the client's files.
     programs = write_programs(Path(tempfile.mkdtemp(prefix="jsam-")), app)
     own = {**environment, "PATH": os.pathsep.join([str(programs), environment.get("PATH", "")])}

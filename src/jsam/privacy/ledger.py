@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from jsam.errors import InputError, JsamError
-from jsam.privacy.files import sync_folder
+from jsam.privacy.files import PRIVATE_FILE, sync_folder
 from jsam.privacy.releases import FIELD_NAMES, Client, Release
 
 try:
@@ -41,7 +41,7 @@ class Ledger:
         self._size = 0
         self._damaged = False
         try:
-            self._handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            self._handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, PRIVATE_FILE)
         except OSError as error:
             raise JsamError(f"ledger {self.path} cannot be opened: {error.strerror}") from error
         try:
@@ -74,9 +74,17 @@ class Ledger:
                 self._write(b"\n")
             if whole == 0:
                 self._write(_HEADER)
-                sync_folder(self.path.parent)
+                self._flush_name()
         except OSError as error:
             raise JsamError(f"ledger {self.path} cannot be written: {error.strerror}") from error
+
+    def _flush_name(self) -> None:
+        try:
+            sync_folder(self.path.parent)
+        except OSError:
+            # An empty ledger is begun, and its name flushed, by whoever opens it next.
+            os.ftruncate(self._handle, 0)
+            raise
 
     def append(self, releases: Iterable[Release]) -> int:
         """Record the releases of one round, or of rounds that follow at once; how many of them were new.

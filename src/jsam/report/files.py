@@ -34,14 +34,17 @@ def same_file(one: str | Path, other: str | Path) -> bool:
         return str(one) != "-" and Path(one).resolve() == Path(other).resolve()
 
 
-def write_atomically(path: str | Path, content: bytes) -> None:
-    """Write a file beside its place and then move it there. Folders on the way are made."""
-    with writing({path: content}):
+def write_atomically(path: str | Path, content: bytes, *, private: bool = False) -> None:
+    """Write a file beside its place and then move it there. Folders on the way are made.
+
+    A `private` file can be read by its owner alone; others get the rights of any new file, or keep those they had.
+    """
+    with writing({path: content}, private=private):
         pass
 
 
 @contextmanager
-def writing(files: Mapping[Any, bytes]) -> Iterator[None]:
+def writing(files: Mapping[Any, bytes], *, private: bool = False) -> Iterator[None]:
     """Write files beside their places, and move them all there once the body is through; if it fails, none."""
     parts: list[tuple[Path, str]] = []
     made: list[Path] = []
@@ -49,7 +52,7 @@ def writing(files: Mapping[Any, bytes]) -> Iterator[None]:
     try:
         for path, content in files.items():
             if not _is_device(path):
-                parts.append(_part(Path(path).resolve(), content))
+                parts.append(_part(Path(path).resolve(), content, private))
         yield
         for path, content in files.items():
             if _is_device(path):
@@ -71,14 +74,15 @@ def _is_device(path: str | Path) -> bool:
     return Path(path).exists() and not Path(path).is_file()
 
 
-def _part(target: Path, content: bytes) -> tuple[Path, str]:
+def _part(target: Path, content: bytes, private: bool) -> tuple[Path, str]:
     """The content in a file of its own beside the target, ready to be moved there."""
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        os.chmod(name, target.stat().st_mode if target.exists() else 0o666 & ~_umask())
+        if not private:  # as it was made
+            os.chmod(name, target.stat().st_mode if target.exists() else 0o666 & ~_umask())
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

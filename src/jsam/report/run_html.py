@@ -15,7 +15,8 @@ def write_run_page(folder: Path | str) -> Path:
     """Write report.html into a run's folder from the files in it."""
     run = RunData.load(folder)
     path = run.folder / "report.html"
-    write_atomically(path, run_page(run).encode())
+    # It shows what each client's privacy costs.
+    write_atomically(path, run_page(run).encode(), private=True)
     return path
 
 

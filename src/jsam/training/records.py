@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from jsam.errors import JsamError
-from jsam.privacy.files import write_atomically
+from jsam.privacy.files import private, write_atomically
 from jsam.training.errors import RunFolderError
 
 RUN_FORMAT = 1
@@ -148,7 +148,7 @@ class MetricsFile:
     def __init__(self, path: Path, *, size: int = 0) -> None:
         self.path = path
         with self._translated():
-            self._file = open(path, "ab")  # noqa: SIM115 - closed by close()
+            self._file = open(path, "ab", opener=private)  # noqa: SIM115 - closed by close()
             if os.fstat(self._file.fileno()).st_size < size:
                 self._file.close()
                 raise RunFolderError(f"{path} is shorter than the checkpoint says: it was changed; nothing is resumed")

