@@ -50,6 +50,11 @@ class RunData:
         return self.evaluations[-1]["accuracy"] if self.evaluations else None
 
     @property
+    def private(self) -> bool:
+        """Whether the noise is unknown to others."""
+        return bool(self.audit.get("private", True))
+
+    @property
     def complete(self) -> bool:
         return bool(self.metrics) and self.metrics[-1]["round"] == self.settings["rounds"]
 
