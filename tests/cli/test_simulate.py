@@ -399,10 +399,16 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFi
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "no contract was overspent in any run" in page
     assert (tmp_path / "demo" / "jsam" / "report.html").exists()
-    assert main(["demo", *options]) == 0
-    assert (tmp_path / "demo-2" / "report.html").exists()
-    first = capsys.readouterr().err.splitlines()[0]
-    assert first == f"jsam: {tmp_path / 'demo'} is there already; this goes to {tmp_path / 'demo-2'}"
+    assert (tmp_path / "demo" / "jsam" / "noise.key").exists()
+    known = "not private: the noise follows from the seed"
+    assert known not in told + said + page
+    assert main(["demo", *options, "--noise-seed", "3"]) == 0
+    told, said = capsys.readouterr()
+    first, second = said.splitlines()[:2]
+    assert first == f"jsam: {known} (--noise-seed 3)"
+    assert second == f"jsam: {tmp_path / 'demo'} is there already; this goes to {tmp_path / 'demo-2'}"
+    assert known in told
+    assert known in (tmp_path / "demo-2" / "report.html").read_text()
 
 
 def test_an_interrupted_demo_says_what_can_be_gone_on_with(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from jsam.errors import InputError
 from jsam.report.files import write_atomically
 from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
 from jsam.report.run_data import RunData
@@ -15,7 +16,12 @@ def write_run_page(folder: Path | str) -> Path:
     """Write report.html into a run's folder from the files in it."""
     run = RunData.load(folder)
     path = run.folder / "report.html"
-    write_atomically(path, run_page(run).encode())
+    try:
+        content = run_page(run).encode(errors="replace")
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        # Each file is whole; what is odd inside one shows only where it is drawn.
+        raise InputError(f"{run.folder} is damaged: a page cannot be made of its files ({error!r})") from error
+    write_atomically(path, content)
     return path
 
 

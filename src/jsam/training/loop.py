@@ -21,7 +21,7 @@ from jsam.privacy import Ledger, Round, Schedule, derived_seed
 from jsam.privacy.files import write_atomically
 from jsam.training.clipping import ClippedSum, ClippingEngine, cross_entropy, sample_weights
 from jsam.training.clipping.precision import checked_precision
-from jsam.training.contracts import load_contract
+from jsam.training.contracts import load_contract, storable
 from jsam.training.environment import (
     accelerator,
     check_accelerator,
@@ -73,7 +73,7 @@ def train(
     preparation = Preparation.of(contract, settings, task.partition.sizes)
     folder = RunFolder(output)
     folder.create()
-    write_json(folder.contract, contract.as_dict())
+    write_json(folder.contract, storable(contract))
     preparation.schedule.save(folder.schedule)
     noise, key_check = new_noise(settings, folder)
     data = task.fingerprint()

@@ -91,10 +91,9 @@ class TrainingSettings:
         if stored.keys() != names:
             odd = sorted(stored.keys() ^ names)
             raise InputError(f"stored settings do not match this version's: {', '.join(odd)}")
-        try:
-            return cls(**stored)
-        except TypeError as error:
-            raise InputError(f"stored settings hold a value of a wrong kind: {error}") from None
+        for field in fields(cls):
+            _of_kind(field.name, stored[field.name], str(field.type))
+        return cls(**stored)
 
     @classmethod
     def of_run(cls, config: Mapping[str, Any]) -> TrainingSettings:
@@ -103,6 +102,15 @@ class TrainingSettings:
         if "noise_seed" not in stored:
             stored["noise_seed"] = stored.get("seed") if simulated(config) else None
         return cls.from_dict(stored)
+
+
+def _of_kind(name: str, value: object, kind: str) -> None:
+    """A file can hold anything; `kind` is the field's annotation."""
+    allowed = {"int": (int,), "float": (int, float), "str": (str,)}[kind.removesuffix(" | None")]
+    if value is None and kind.endswith("None"):
+        return
+    if not isinstance(value, allowed) or isinstance(value, bool):
+        raise InputError(f"stored setting {name} is {value!r}; it must be of type {kind}")
 
 
 def simulated(config: Mapping[str, Any]) -> bool:

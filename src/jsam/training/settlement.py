@@ -91,7 +91,7 @@ def settle(folder: Path | str, *, second_opinion: bool = True) -> Settlement:
     config = run.read_config()
     settings = TrainingSettings.of_run(config)
     contract = load_contract(run.contract)
-    schedule = Schedule.load(run.schedule)
+    schedule = _schedule(run, contract, settings)
     releases = read_ledger(run.ledger)
     evidence = Evidence.of(run, config, settings)
     demands = _demands(contract, schedule, settings, config["data"], evidence.applied)
@@ -105,6 +105,19 @@ def settle(folder: Path | str, *, second_opinion: bool = True) -> Settlement:
     )
     write_json(run.audit, settlement.as_dict())
     return settlement
+
+
+def _schedule(run: RunFolder, contract: Contract, settings: TrainingSettings) -> Schedule:
+    """The stored one, of the size that contract and settings say."""
+    schedule = Schedule.load(run.schedule)
+    found = schedule.num_clients, schedule.rounds, schedule.per_round
+    due = contract.num_clients, settings.rounds, settings.per_round
+    if found != due:
+        words = "{} clients, {} rounds of {} draws"
+        raise RunFolderError(
+            f"{run.schedule} is of {words.format(*found)}; contract.json and config.json are of {words.format(*due)}"
+        )
+    return schedule
 
 
 def _demands(
