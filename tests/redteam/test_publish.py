@@ -103,6 +103,7 @@ def test_the_copy_says_what_is_promised_and_has_the_model(finished: Path, tmp_pa
     assert said["delta"] == 1e-5
     assert said["noise_from"] == "the noise follows from a secret key"
     assert said["accuracy"] == json.loads((finished / "summary.json").read_text())["accuracy"]
+    assert {path.stat().st_mode & 0o777 for path in copy.iterdir()} == {0o644}
     assert sorted(said["files"]) == sorted(path.name for path in copy.iterdir())
     assert (copy / "model.pt").read_bytes() == (finished / "model.pt").read_bytes()
     assert read_ledger(copy / "ledger.jsonl") == read_ledger(finished / "ledger.jsonl")
@@ -120,7 +121,7 @@ def test_of_a_task_of_ones_own_the_accuracy_is_left_out(tmp_path: Path) -> None:
 def test_a_weight_that_is_a_view_is_stored_without_what_lies_beside_it(tmp_path: Path) -> None:
     """torch stores the whole memory of a view; a model whose weights lie beside data would publish the data."""
     task = small_task()
-    layer = task.model.get_submodule("0")
+    layer: Any = task.model.get_submodule("0")
     beside = torch.full((1000, 4), 123.456)
     beside[:8] = layer.weight.detach()
     layer.weight = torch.nn.Parameter(beside[:8])

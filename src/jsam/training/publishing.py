@@ -99,7 +99,7 @@ def publish(folder: Path | str, target: Path | str, settlement: Settlement, *, w
     """
     run, target = RunFolder(folder), Path(target)
     _refuse(run, target, settlement)
-    part = None
+    part, placed = None, False
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part"))
@@ -108,10 +108,16 @@ def publish(folder: Path | str, target: Path | str, settlement: Settlement, *, w
             with Ledger(part / "ledger.jsonl") as ledger:
                 ledger.append(read_ledger(run.ledger))
         write_json(part / "publication.json", _publication(run, settlement, sorted(os.listdir(part))))
-        part.chmod(0o755)  # it was made for this user alone
+        # What was made for this user alone is for everybody now.
+        for file in part.iterdir():
+            file.chmod(0o644)
+        part.chmod(0o755)
         part.rename(target)
+        placed = True
         sync_folder(target.parent)
     except OSError as error:
+        if placed:
+            shutil.rmtree(target, ignore_errors=True)
         raise JsamError(f"{target} could not be written ({error.strerror}); nothing is published") from error
     finally:
         if part is not None and part.exists():
