@@ -38,6 +38,8 @@ from jsam.training.loop import resume, train
 from jsam.training.models import build_model
 from jsam.training.noise import combined_std
 from jsam.training.noise_source import NoiseSource, SecretNoise, SeededNoise
+from jsam.training.preparation import Preparation
+from jsam.training.queueing import round_inputs
 from jsam.training.trials import Trial, run_trials
 from tests.training.small import contents, run, small_contract, small_settings, small_task
 
@@ -323,6 +325,19 @@ def test_experiments_draw_the_noise_that_their_stored_results_were_made_with() -
     expected = generator(7, "noise", round=3).standard_normal(20, dtype=np.float32)
     assert np.array_equal(SeededNoise(7).normals(20, 3), expected)
     assert SeededNoise(7).device_seed(3) == derived_seed(7, "noise", round=3)
+
+
+def test_what_a_cuda_device_is_given_follows_from_the_key_and_is_not_shown() -> None:
+    """The seed of each round's noise on the device, as replayed graphs take it; no GPU is needed to look at it."""
+    task = small_task()
+    prepared = Preparation.of(small_contract(), small_settings(noise_seed=None), task.partition.sizes)
+    source = SecretNoise(bytes(range(16)))
+    for drawn in prepared.schedule:
+        given = round_inputs(prepared, task.partition, drawn, prepared.releases(drawn), source)
+        assert given.noise_seed == source.device_seed(drawn.index)
+        assert given.noise_seed != derived_seed(prepared.settings.seed, "noise", round=drawn.index)
+        assert str(given.noise_seed) not in repr(given)
+        torch.Generator().manual_seed(given.noise_seed)  # torch takes all of it
 
 
 def test_rounds_of_a_key_share_no_noise_and_no_device_seed() -> None:

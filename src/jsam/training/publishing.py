@@ -82,6 +82,7 @@ _CAMPAIGN = (
         NO,
         "noisy releases, each client's alone; the contracts cover them, nobody needs them",
     ),
+    File("outcome.json", NO, "how the campaign ended, where a client may be named"),
     File("report.html", NO, "shows the contract"),
 )
 
