@@ -16,6 +16,7 @@ from jsam.training.clipping import ClippingEngine, cross_entropy, sample_weights
 from jsam.training.clipping.per_sample import vectorised
 from jsam.training.models import build_model
 from jsam.training.noise import combined_std, round_noise
+from jsam.training.noise_source import SecretNoise
 
 Run = Callable[[], object]
 
@@ -84,6 +85,8 @@ def our_whole_round(case: Case, folder: Path) -> Run:
         for name, piece in engine.unflatten(gradient).items():
             parameters[name].add_(piece, alpha=-0.1)
 
+    source = SecretNoise.fresh()
+
     def run() -> None:
         nonlocal done
         gradient = engine.clipped_sum(images, labels, weights).gradient
@@ -101,7 +104,7 @@ def our_whole_round(case: Case, folder: Path) -> Run:
             for client in range(case.clients)
         ]
         std = combined_std(releases, [1.0] * case.clients, case.clients)
-        noise = round_noise(std, engine.parameter_count, seed=0, index=done, device=gradient.device)
+        noise = round_noise(std, engine.parameter_count, source=source, index=done, device=gradient.device)
         ledger.append(releases)
         step(gradient + noise)
         done += 1

@@ -57,6 +57,7 @@ def whole_run(dataset: str, precision: Precision, rounds: int = 1000) -> tuple[A
     contract = jsam.plan(market, jsam.USBM(loss_weight=5000.0), payments=False)
     task = TaskSpec(dataset=dataset, num_clients=100, similarity=100.0).build()
     settings = TrainingSettings(
+        noise_seed=0,  # accuracies that can be repeated
         rounds=rounds,
         clip_norm=6.0,
         learning_rate=0.05,
@@ -74,5 +75,7 @@ def side_by_side(contract: Any, task: Any, settings: Any, count: int) -> list[fl
     """The accuracies of runs that differ in their seed."""
     from jsam.training.trials import Trial, run_trials
 
-    trials = [Trial(contract=contract, task=task, settings=replace(settings, seed=s)) for s in range(count)]
+    trials = [
+        Trial(contract=contract, task=task, settings=replace(settings, seed=s, noise_seed=s)) for s in range(count)
+    ]
     return [found.accuracy for _, found in run_trials(trials, at_once=count)]

@@ -21,6 +21,7 @@ if not TYPE_CHECKING:
 
 SMALL = ["--dataset", "digits", "--clients", "10", "--rounds", "6", "--per-round", "3", "--threads", "1"]
 ECONOMY = ["--loss-weight", "60", "--max-epsilon", "10"]
+REPEATABLE = ["--noise-seed", "0"]
 PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, where nobody can make a folder")
 FILES = {
     "audit.json", "checkpoint.pt", "config.json", "contract.json", "ledger.jsonl", "metrics.jsonl", "model.pt",
@@ -31,7 +32,7 @@ FILES = {
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli") / "run"
-    assert main(["simulate", *SMALL, *ECONOMY, "--output", str(folder)]) == 0
+    assert main(["simulate", *SMALL, *ECONOMY, *REPEATABLE, "--output", str(folder)]) == 0
     return folder
 
 
@@ -39,7 +40,7 @@ def test_simulate_writes_the_whole_folder_and_says_how_it_went(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["simulate", *SMALL, *ECONOMY, "--mechanism", "usbm", "--output", str(tmp_path / "run")]) == 0
-    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
+    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES | {"noise.key"}
     said = capsys.readouterr()
     assert "test accuracy" in said.out
     assert "no contract was overspent: 10 clients under contract" in said.out
@@ -111,7 +112,8 @@ def test_resume_finishes_a_stopped_run_to_the_same_files(
 
     monkeypatch.setattr(RoundProgress, "__call__", stop)
     folder = tmp_path / "run"
-    assert main(["simulate", *SMALL, *ECONOMY, "--checkpoint-every", "20", "--output", str(folder)]) == 130
+    options = [*SMALL, *ECONOMY, *REPEATABLE, "--checkpoint-every", "20"]
+    assert main(["simulate", *options, "--output", str(folder)]) == 130
     assert f"jsam resume {folder}" in capsys.readouterr().err
     monkeypatch.undo()
     assert main(["resume", str(folder)]) == 0
@@ -397,10 +399,16 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFi
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "no contract was overspent in any run" in page
     assert (tmp_path / "demo" / "jsam" / "report.html").exists()
-    assert main(["demo", *options]) == 0
-    assert (tmp_path / "demo-2" / "report.html").exists()
-    first = capsys.readouterr().err.splitlines()[0]
-    assert first == f"jsam: {tmp_path / 'demo'} is there already; this goes to {tmp_path / 'demo-2'}"
+    assert (tmp_path / "demo" / "jsam" / "noise.key").exists()
+    known = "not private: the noise follows from the seed"
+    assert known not in told + said + page
+    assert main(["demo", *options, "--noise-seed", "3"]) == 0
+    told, said = capsys.readouterr()
+    first, second = said.splitlines()[:2]
+    assert first == f"jsam: {known} (--noise-seed 3)"
+    assert second == f"jsam: {tmp_path / 'demo'} is there already; this goes to {tmp_path / 'demo-2'}"
+    assert known in told
+    assert known in (tmp_path / "demo-2" / "report.html").read_text()
 
 
 def test_an_interrupted_demo_says_what_can_be_gone_on_with(

@@ -66,8 +66,8 @@ def _seen(folder: Path, *, canary: bool, seed: int) -> NDArray[np.float64]:
     """All that the server sees of a run: the mean update of every round, here its part along the canary."""
     task, weights = _task(canary=canary), []
     settings = small_settings(
-        rounds=ROUNDS, per_round=PER_ROUND, clip_norm=CLIP_NORM, learning_rate=1.0, seed=seed, evaluate_every=ROUNDS,
-        checkpoint_every=ROUNDS,
+        rounds=ROUNDS, per_round=PER_ROUND, clip_norm=CLIP_NORM, learning_rate=1.0, seed=seed, noise_seed=seed,
+        evaluate_every=ROUNDS, checkpoint_every=ROUNDS,
     )  # fmt: skip
     weight = next(task.model.parameters()).detach()
     loop.train(CONTRACT, task, settings, folder, progress=lambda _: weights.append(weight[0].double().numpy().copy()))

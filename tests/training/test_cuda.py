@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -291,8 +292,9 @@ def a_contract(epsilon_scale: float = 300.0) -> Contract:
 
 def some_settings(**changes: object) -> TrainingSettings:
     base = TrainingSettings(
-        rounds=30, per_round=4, learning_rate=0.2, momentum=0.5, evaluate_every=7, checkpoint_every=10, device="cuda"
-    )
+        rounds=30, per_round=4, learning_rate=0.2, momentum=0.5, evaluate_every=7, checkpoint_every=10, device="cuda",
+        noise_seed=0,
+    )  # fmt: skip
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
 
@@ -340,6 +342,33 @@ def test_a_run_repeats_bit_for_bit_and_resumes_so(tmp_path: Path) -> None:
         assert all(torch.equal(models[0][name], other[name]) for name in models[0])
     ledgers = [(tmp_path / name / "ledger.jsonl").read_bytes() for name in ("whole", "broken")]
     assert ledgers[0] == ledgers[1]
+
+
+def test_a_secret_keys_noise_is_repeated_on_resume_and_is_another_runs_nowhere(tmp_path: Path) -> None:
+    """Replayed graphs draw from the run's key: the same key gives the same model, another key another one."""
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(record: dict[str, object]) -> None:
+        if record["round"] == 17:
+            raise StoppedError
+
+    settings = some_settings(noise_seed=None)
+    with pytest.raises(StoppedError):
+        train(a_contract(), digits().build(), settings, tmp_path / "broken", progress=stop)
+    twin = tmp_path / "twin"
+    twin.mkdir()
+    for name in ("config.json", "contract.json", "schedule.jsonl", "noise.key"):
+        shutil.copy(tmp_path / "broken" / name, twin / name)
+    train(a_contract(), digits().build(), settings, tmp_path / "other")
+    for name in ("broken", "twin"):  # the one from its checkpoint, the other from the first round
+        resume(tmp_path / name)
+    broken, again, other = (
+        torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("broken", "twin", "other")
+    )
+    assert all(torch.equal(broken[name], again[name]) for name in broken)
+    assert not any(torch.equal(broken[name], other[name]) for name in broken)
 
 
 def test_blocks_of_one_round_train_as_longer_ones_do(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from jsam.privacy import Schedule, noise_multiplier
 from jsam.training import loop
 from jsam.training.data import dataset_from_arrays
 from jsam.training.noise import round_noise
+from jsam.training.noise_source import SeededNoise
 from jsam.training.partition import Partition
 from jsam.training.task import Task
 from tests.training.small import small_contract, small_settings
@@ -72,18 +73,20 @@ def test_the_noise_on_the_model_has_the_contracts_scale_and_no_other(tmp_path: P
 
 
 def test_rounds_and_coordinates_are_independent_of_each_other() -> None:
-    rows = np.stack([round_noise(1.0, 4000, seed=1, index=t, device=CPU).numpy() for t in range(20)]).astype(float)
+    rows = np.stack(
+        [round_noise(1.0, 4000, source=SeededNoise(1), index=t, device=CPU).numpy() for t in range(20)]
+    ).astype(float)
     between = np.corrcoef(rows)[np.triu_indices(20, 1)]
     assert np.abs(between).max() < 5 / np.sqrt(4000)
     assert abs(np.corrcoef(rows[:, :-1].ravel(), rows[:, 1:].ravel())[0, 1]) < 5 / np.sqrt(80_000)
 
 
 def test_a_round_repeats_its_own_noise_and_scales_are_rounded_up() -> None:
-    one, again = (round_noise(0.3, 50, seed=9, index=4, device=CPU) for _ in range(2))
+    one, again = (round_noise(0.3, 50, source=SeededNoise(9), index=4, device=CPU) for _ in range(2))
     assert torch.equal(one, again)
-    assert not torch.equal(one, round_noise(0.3, 50, seed=9, index=5, device=CPU))
-    assert not torch.equal(one, round_noise(0.3, 50, seed=10, index=4, device=CPU))
+    assert not torch.equal(one, round_noise(0.3, 50, source=SeededNoise(9), index=5, device=CPU))
+    assert not torch.equal(one, round_noise(0.3, 50, source=SeededNoise(10), index=4, device=CPU))
     for std in (0.1, 1 / 3, 1e-20, 12345.6789):
-        unit = round_noise(1.0, 50, seed=9, index=4, device=CPU).double()
-        ratio = (round_noise(std, 50, seed=9, index=4, device=CPU).double() / unit).median()
+        unit = round_noise(1.0, 50, source=SeededNoise(9), index=4, device=CPU).double()
+        ratio = (round_noise(std, 50, source=SeededNoise(9), index=4, device=CPU).double() / unit).median()
         assert float(ratio) >= std * (1 - 1e-7)

@@ -18,9 +18,10 @@ if not TYPE_CHECKING:
 from jsam.errors import InputError, JsamError
 from jsam.training.contracts import contract_from_dict, load_contract
 from jsam.training.errors import RunFolderError
+from jsam.training.loop import train
 from jsam.training.records import MetricsFile, RunFolder
 from jsam.training.settlement import settle
-from tests.training.small import contents, run, small_contract
+from tests.training.small import contents, run, small_contract, small_settings, small_task
 
 pytestmark = pytest.mark.filterwarnings("ignore::jsam.training.errors.TrainingWarning")
 
@@ -152,7 +153,7 @@ def test_a_ledger_that_claims_more_than_its_contract_demands_is_not_believed(
         for record in records:
             change(record)
 
-    run(tmp_path / "run")
+    run(tmp_path / "run", noise_seed=None)
     _lines_changed(tmp_path / "run", change_all)
     settlement = settle(tmp_path / "run", second_opinion=False)
     assert settlement.report.kept
@@ -182,18 +183,40 @@ def test_a_schedule_edited_along_with_the_ledger_is_found(tmp_path: Path) -> Non
     assert any("schedule is not the one that seed 5 draws" in line for line in settlement.lines())
 
 
-def test_a_run_without_stored_sizes_is_settled_all_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (None, "data.samples must be the clients' numbers of records"),
+        ([12, 30, 18, 30, 24, 0], "data.samples must be the clients' numbers of records"),
+        ([12, 30, 18, 30, 54], "samples of 5 clients; contract.json 6"),
+        ([24, 60, 36, 60, 48, 60], "data.samples add up to 288, data.num_samples is 144"),
+    ],
+)
+def test_a_run_without_the_sizes_that_its_noise_is_measured_by_is_refused(
+    tmp_path: Path, samples: list[int] | None, message: str
+) -> None:
+    """The ledger's own sizes cannot stand in for them: they could be rescaled together with the noise."""
     run(tmp_path / "run")
     path = tmp_path / "run" / "config.json"
     config = json.loads(path.read_text())
-    del config["data"]["samples"]
-    path.write_text(json.dumps(config))
-    assert settle(tmp_path / "run", second_opinion=False).kept
+    config["data"]["samples"] = samples
+    path.write_text(json.dumps({**config, "data": {k: v for k, v in config["data"].items() if v is not None}}))
+    with pytest.raises(RunFolderError, match=message):
+        settle(tmp_path / "run", second_opinion=False)
 
 
 def test_a_run_can_be_settled_while_it_goes_on(tmp_path: Path) -> None:
     """After a kill in the middle of a round's records, the incomplete last round is no disagreement."""
-    run(tmp_path / "run")
+
+    class KilledError(Exception):
+        pass
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == 8:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(small_contract(), small_task(), small_settings(), tmp_path / "run", progress=stop)
     path = tmp_path / "run" / "ledger.jsonl"
     lines = path.read_text().splitlines()
     last = json.loads(lines[-1])["round"]

@@ -14,6 +14,7 @@ import torch
 import jsam
 from jsam.cli import main
 from jsam.training.noise import combined_std, round_noise
+from jsam.training.noise_source import SeededNoise
 from jsam.training.preparation import Preparation
 from jsam.training.records import RunFolder
 from jsam.training.settings import LEARNING_RATE_SCHEDULES, TrainingSettings
@@ -36,7 +37,9 @@ def test_noise_alone_walks_as_far_as_it_is_meant_to(schedule: str, momentum: flo
     place, velocity = torch.zeros(task.num_parameters), torch.zeros(task.num_parameters)
     for drawn in preparation.schedule:
         std = combined_std(preparation.releases(drawn), preparation.update_weights(drawn), settings.per_round)
-        noise = round_noise(std, task.num_parameters, seed=5, index=drawn.index, device=torch.device("cpu"))
+        noise = round_noise(
+            std, task.num_parameters, source=SeededNoise(5), index=drawn.index, device=torch.device("cpu")
+        )
         velocity = momentum * velocity + noise
         place -= settings.learning_rate_at(drawn.index) * velocity
     assert float(place.norm()) == pytest.approx(REACH * task.weights_norm, rel=0.05)
@@ -77,7 +80,9 @@ def test_neither_a_quarter_nor_four_times_the_fitted_step_does_as_well() -> None
         reports = scipy.stats.uniform(0, 1).rvs(10, random_state=seed)
         market = jsam.Market(sensitivities=reports, prior=scipy.stats.uniform(0, 1))
         contract = jsam.plan(market, jsam.USBM(loss_weight=40.0))
-        plain = TrainingSettings(rounds=60, per_round=5, seed=seed, learning_rate_schedule="cosine", threads=1)
+        plain = TrainingSettings(
+            rounds=60, per_round=5, seed=seed, noise_seed=seed, learning_rate_schedule="cosine", threads=1
+        )
         fitted = with_fitted_step(contract, task, plain)
         factors = (0.25, 1.0, 4.0)
         trials = [

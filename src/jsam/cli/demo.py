@@ -14,8 +14,9 @@ import typer
 from jsam.cli.demo_screen import Told, show, verdict
 from jsam.cli.options import RESULT, WEIGHTS, EconomyOptions, with_options
 from jsam.cli.output import check_folder, say
-from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_torch, settled, warnings_as_lines
+from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_torch, say_noise, settled, warnings_as_lines
 from jsam.cli.simulate import checked_planner, simulated_contract
+from jsam.cli.training_options import NoiseSeed
 from jsam.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,7 +81,10 @@ def demo(
     max_epsilon: Annotated[
         float, typer.Option(help="No client sells more ε than this.", rich_help_panel=WEIGHTS)
     ] = 10.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.", rich_help_panel=WEIGHTS)] = 1,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of everything random but the noise.", rich_help_panel=WEIGHTS)
+    ] = 1,
+    noise_seed: NoiseSeed = None,
     dataset: Annotated[
         str, typer.Option(help="mnist, or digits, which needs no download and is used if MNIST cannot be had.")
     ] = "mnist",
@@ -98,7 +102,8 @@ def demo(
     check_folder(output)
     story, data, notes = _data(dataset)
     rounds = story.rounds if rounds is None else rounds
-    TrainingSettings(rounds=rounds, seed=seed)  # what is wrong with it is said before the planning
+    plain = TrainingSettings(rounds=rounds, seed=seed, noise_seed=noise_seed)  # what is wrong is said before planning
+    say_noise(plain)
     economy = EconomyOptions(
         prior="uniform:0,1",
         budget=story.budget if budget is None else budget,
@@ -119,7 +124,7 @@ def demo(
         contracts = {name: simulated_contract(name, story.num_clients, economy) for name in MECHANISMS}
         for name, contract in contracts.items():
             say(f"2/3  Training under {name}: {contract.num_selected} clients sell ε, {rounds} rounds")
-            told.append(_told(contract, story, data, output / name, seed=seed, rounds=rounds))
+            told.append(_told(contract, story, data, output / name, seed=seed, noise_seed=noise_seed, rounds=rounds))
     say("3/3  Writing the report")
     headline, closing = verdict(told, data.num_test)
     page = output / "report.html"
@@ -176,7 +181,9 @@ def _interruptible(output: Path) -> Iterator[None]:
         raise
 
 
-def _told(contract: Contract, story: Story, data: Dataset, folder: Path, *, seed: int, rounds: int) -> Told:
+def _told(
+    contract: Contract, story: Story, data: Dataset, folder: Path, *, seed: int, noise_seed: int | None, rounds: int
+) -> Told:
     from jsam.privacy import derived_seed
     from jsam.training.loop import train
     from jsam.training.models import build_model
@@ -191,7 +198,7 @@ def _told(contract: Contract, story: Story, data: Dataset, folder: Path, *, seed
     )
     model = build_model(story.dataset, derived_seed(seed, "model"))
     task = Task(dataset=data, partition=spec.split(data), model=model, spec=spec)
-    settings = _settings(story, contract, task, seed, rounds)
+    settings = _settings(story, contract, task, seed, noise_seed, rounds)
     with warnings_as_lines(), RoundProgress(f"Training ({contract.mechanism})", settings.rounds) as progress:
         result = train(contract, task, settings, folder, progress=progress)
     settlement, _ = settled(folder)
@@ -200,7 +207,9 @@ def _told(contract: Contract, story: Story, data: Dataset, folder: Path, *, seed
     )
 
 
-def _settings(story: Story, contract: Contract, task: Task, seed: int, rounds: int) -> TrainingSettings:
+def _settings(
+    story: Story, contract: Contract, task: Task, seed: int, noise_seed: int | None, rounds: int
+) -> TrainingSettings:
     """Each mechanism with the step that fits its own noise: one step for all would favour somebody."""
     from jsam.training.settings import TrainingSettings
     from jsam.training.steps import with_fitted_step
@@ -212,6 +221,7 @@ def _settings(story: Story, contract: Contract, task: Task, seed: int, rounds: i
         learning_rate_schedule="cosine",
         evaluate_every=10,
         seed=seed,
+        noise_seed=noise_seed,
         # On a busy machine two threads that wait for each other were seen to take twice as long as one.
         threads=1,
     )

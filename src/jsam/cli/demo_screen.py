@@ -11,6 +11,7 @@ from jsam.cli.output import deliver, rendered
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
     from jsam.mechanism.contract import Contract
     from jsam.training.settlement import Settlement
@@ -75,11 +76,20 @@ def show(told: list[Told], page: Path, headline: str, notes: list[str], seconds:
             Text(""),
             *(_paid(part) for part in told),
             audit,
+            *_public(told),
             *(Text(note, style="dim") for note in notes),
             Text(f"The report: {page}   ({seconds:.0f} s)", style="bold"),
         ),
         None,
     )
+
+
+def _public(told: list[Told]) -> list[Text]:
+    """A line if the noise is known to others."""
+    from rich.text import Text
+
+    known = {part.settlement.noise for part in told if part.settlement.settings.noise_seed is not None}
+    return [Text(words, style="bold red") for words in known]
 
 
 def _outcome(told: list[Told]) -> RenderableType:

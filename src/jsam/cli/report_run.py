@@ -9,7 +9,7 @@ import typer
 from jsam.cli.options import ResultOptions, with_options
 from jsam.cli.output import Format, deliver, rendered, say
 from jsam.cli.resume import Folder
-from jsam.cli.running import EXIT_VIOLATION
+from jsam.cli.running import EXIT_VIOLATION, say_noise
 from jsam.report.plain import csv_text, json_text
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ EXAMPLES = """
 def report(*, folder: Folder, result: ResultOptions) -> None:
     """Recompute each client's spent ε from the ledger with two accountants, and write the report page anew.
 
-    Every release is held against what the contract demands of it: noise, clipping norm, samples and draws.
+    Every release is held against what the contract demands of it: noise, clipping norm, samples and draws. At the end
+    stands which files of the folder may be shown to others; jsam publish copies those.
 
     Exit codes: 0 every contract kept, 1 a client is over its contract or the ledger is not the one that the contract
     demands, 2 bad input (one line on standard error).
@@ -42,6 +43,7 @@ def report(*, folder: Folder, result: ResultOptions) -> None:
     settlement = settle(folder)
     page = write_run_page(folder)
     deliver(_text(settlement, result, folder, page), result.output)
+    say_noise(settlement.settings)
     if not settlement.kept:
         for line in settlement.lines():
             say(line)
@@ -57,7 +59,22 @@ def _text(settlement: Settlement, result: ResultOptions, folder: Path, page: Pat
         return csv_text(content["clients"])
     from jsam.cli.running import run_text
 
-    return spending_table(content["clients"], to_file=result.output is not None) + run_text(folder, settlement, page)
+    to_file = result.output is not None
+    files = files_table(content["files"], to_file=to_file)
+    return spending_table(content["clients"], to_file=to_file) + run_text(folder, settlement, page) + files
+
+
+def files_table(files: list[dict[str, str]], *, to_file: bool = False) -> str:
+    """Which files may be shown to others, and why or why not."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("file", "publish?", "why"):
+        table.add_column(name)
+    for file in files:
+        table.add_row(file["name"], file["publish"], file["why"])
+    return rendered(table, to_file=to_file)
 
 
 def spending_table(clients: list[dict[str, Any]], *, to_file: bool = False) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from jsam.cli.options import RESULT, with_options
 from jsam.cli.output import say
-from jsam.cli.running import RoundProgress, require_torch, resumable, tracking, warnings_as_lines
+from jsam.cli.running import RoundProgress, require_torch, resumable, say_noise, tracking, warnings_as_lines
 from jsam.cli.simulate import finish
 
 EXAMPLES = """
@@ -39,12 +39,14 @@ def resume(
     from jsam.training.contracts import load_contract
     from jsam.training.loop import resume as go_on
     from jsam.training.records import RunFolder
+    from jsam.training.settings import TrainingSettings
 
     run = RunFolder(folder)
-    settings = run.read_config()["settings"]
+    settings = TrainingSettings.of_run(run.read_config())
+    say_noise(settings)
     if run.summary.exists():
         say(f"{folder} is complete; nothing is left to train")
-    bar = RoundProgress(f"Training ({load_contract(run.contract).mechanism})", settings["rounds"])
+    bar = RoundProgress(f"Training ({load_contract(run.contract).mechanism})", settings.rounds)
     with warnings_as_lines(), resumable(folder), tracking(folder, tensorboard) as tracker, bar as progress:
         go_on(folder, progress=progress, tracker=tracker)
-    finish(folder, strict=settings["noise"] == "exact")
+    finish(folder, strict=settings.noise == "exact")

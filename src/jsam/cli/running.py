@@ -14,6 +14,7 @@ from jsam.cli.wording import in_options
 from jsam.errors import InputError, NotSupportedError, install_hint
 
 if TYPE_CHECKING:
+    from jsam.training.settings import TrainingSettings
     from jsam.training.settlement import Settlement
     from jsam.training.tracking import TensorBoard
 
@@ -137,8 +138,17 @@ def run_text(folder: Path, settlement: Settlement, page: Path) -> str:
         ("rounds", f"{settlement.rounds_recorded} of {settlement.settings.rounds} in the ledger"),
         ("clients", f"{contract.num_selected} of {contract.num_clients} under contract ({contract.mechanism})"),
         ("paid", "payments were left out" if contract.payments is None else f"{contract.total_payment:.6g} in total"),
+        ("noise", settlement.noise),
         ("report", str(page)),
     ]
     text = [Text(f"{name:<14} {value}") for name, value in lines]
     verdict = [Text(line, style="green" if settlement.kept else "bold red") for line in settlement.lines()]
     return rendered(*text, *verdict)
+
+
+def say_noise(settings: TrainingSettings) -> None:
+    """Before a run whose noise is known: that it is."""
+    from jsam.training.settings import NOT_PRIVATE
+
+    if settings.noise_seed is not None:
+        say(f"{NOT_PRIVATE} (--noise-seed {settings.noise_seed})")

@@ -18,6 +18,7 @@ from jsam.cli.running import (
     require_torch,
     resumable,
     run_text,
+    say_noise,
     settled,
     tracking,
     warnings_as_lines,
@@ -93,6 +94,7 @@ def simulate(
 
     settings = TrainingSettings(seed=economy.seed, **plain_values(training))
     device_named(settings.device)
+    say_noise(settings)
     RunFolder(output).refuse_existing()
     check_folder(output)
     if contract is None and clients.isdigit() and int(clients) > 0:

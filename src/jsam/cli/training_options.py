@@ -57,6 +57,13 @@ C2 = Annotated[
     float | None,
     typer.Option("--c2", help="Constant of lemma1, which the paper leaves open.", rich_help_panel=PRIVACY),
 ]
+NoiseSeed = Annotated[
+    int | None,
+    typer.Option(
+        help="Draw the noise from this seed, for experiments to be repeated: not private. \\[default: a secret key]",
+        rich_help_panel=PRIVACY,
+    ),
+]
 AdjacencyOption = Annotated[
     AdjacencyName,
     typer.Option(help="One record added or removed (C/M), or replaced (2C/M).", rich_help_panel=PRIVACY),
@@ -113,6 +120,7 @@ class TrainingOptions:
     threads: Annotated[
         int | None, typer.Option(help="CPU threads; part of what makes a run repeatable.", rich_help_panel=TRAINING)
     ] = None
+    noise_seed: NoiseSeed = None
     delta: Delta = 1e-5
     noise: Noise = NoiseName.EXACT
     c2: C2 = None

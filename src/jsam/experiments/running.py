@@ -178,6 +178,8 @@ def settings_of(config: RunConfig, device: str, precision: str = "fp32") -> Trai
         c2=config.c2,
         adjacency=config.adjacency,
         seed=config.seed,
+        # Results that anybody can repeat: the noise is known, so no model of these runs is private.
+        noise_seed=config.seed,
         evaluate_every=every,
         checkpoint_every=every,
         device=device,

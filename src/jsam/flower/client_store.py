@@ -24,7 +24,7 @@ from jsam.flower.client_journal import REPLIES, TERMS, DamagedError, Journal, Ke
 from jsam.flower.refusal import Reason, Refused
 from jsam.flower.terms import Terms
 from jsam.privacy import Release
-from jsam.privacy.files import write_atomically
+from jsam.privacy.files import sync_folder, write_atomically
 
 __all__ = ["CampaignStore", "DamagedError", "campaign_id"]
 

@@ -12,22 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jsam.errors import InputError
-
-_BITS = 53
+from jsam.privacy.randomness import normals_from
 
 
 def fresh_noise(std: float, size: int) -> NDArray[np.float32]:
-    """`size` independent draws of N(0, std²) in fp32, the scale rounded up, by Box and Muller's transform."""
+    """`size` independent draws of N(0, std²) in fp32, the scale rounded up."""
     if not (np.isfinite(std) and std >= 0):
         raise InputError(f"std is {std:g}; it must be finite and at least 0")
     scale = np.float32(std)
     if scale < std:
         scale = np.nextafter(scale, np.float32(np.inf))
     pairs = (size + 1) // 2
-    words = np.frombuffer(os.urandom(2 * pairs * 8), dtype=np.uint64) >> np.uint64(64 - _BITS)
-    # In (0, 1]: the logarithm of 0 is no number.
-    points = (words + np.uint64(1)) * 2.0**-_BITS
-    radius = np.sqrt(-2 * np.log(points[:pairs]))
-    angle = 2 * np.pi * points[pairs:]
-    draws = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
+    draws = normals_from(os.urandom(2 * pairs * 8))[:size]
     return np.asarray(draws * np.float64(scale), dtype=np.float32)

@@ -32,11 +32,12 @@ from jsam.privacy.calibration import (
     noise_rule,
 )
 from jsam.privacy.ledger import Ledger, read_ledger
-from jsam.privacy.randomness import derived_seed, generator
+from jsam.privacy.randomness import KEY_BYTES, derived_seed, generator, keyed_bytes, keyed_normals
 from jsam.privacy.releases import Client, Release
 from jsam.privacy.schedule import Round, Schedule
 
 __all__ = [
+    "KEY_BYTES",
     "Adjacency",
     "Client",
     "ClientSpending",
@@ -54,6 +55,8 @@ __all__ = [
     "epsilon_of",
     "gdp_mu",
     "generator",
+    "keyed_bytes",
+    "keyed_normals",
     "needed_c2",
     "noise_multiplier",
     "noise_rule",

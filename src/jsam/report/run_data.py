@@ -50,6 +50,11 @@ class RunData:
         return self.evaluations[-1]["accuracy"] if self.evaluations else None
 
     @property
+    def private(self) -> bool:
+        """Whether the noise is unknown to others."""
+        return bool(self.audit.get("private", True))
+
+    @property
     def complete(self) -> bool:
         return bool(self.metrics) and self.metrics[-1]["round"] == self.settings["rounds"]
 
@@ -79,5 +84,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         for line in path.read_text(encoding="utf-8").splitlines():
             # The last line may be torn while a run goes on.
             with contextlib.suppress(ValueError):
-                records.append(json.loads(line))
+                record = json.loads(line)
+                if isinstance(record, dict):
+                    records.append(record)
     return records

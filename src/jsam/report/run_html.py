@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from jsam.errors import InputError
 from jsam.report.files import write_atomically
 from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
 from jsam.report.run_data import RunData
@@ -15,8 +16,13 @@ def write_run_page(folder: Path | str) -> Path:
     """Write report.html into a run's folder from the files in it."""
     run = RunData.load(folder)
     path = run.folder / "report.html"
+    try:
+        content = run_page(run).encode(errors="replace")
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        # Each file is whole; what is odd inside one shows only where it is drawn.
+        raise InputError(f"{run.folder} is damaged: a page cannot be made of its files ({error!r})") from error
     # It shows what each client's privacy costs.
-    write_atomically(path, run_page(run).encode(), private=True)
+    write_atomically(path, content, private=True)
     return path
 
 
@@ -40,17 +46,23 @@ def run_page(run: RunData) -> str:
             ]
         ),
         verdict(run.audit["kept"], run.audit["verdict"]),
+        *([] if run.private else [verdict(False, [run.audit["noise_from"]])]),
         section("Accuracy", figure(accuracy_chart([run])), _class_table(run)),
         *_noise(run),
         section("The plan", *_plan(run)),
         section("Every client", paragraph(CLIENT_WORDS, soft=True), clients_table(run)),
         section("What the guarantee says", paragraph(guarantee(run.audit)), _settings_table(run)),
+        section("What may be published", paragraph(PUBLISHING_WORDS, soft=True), _files_table(run)),
     )
 
 
 _NOISE_WORDS = (
     "Norm of the noise over the norm of the clipped mean gradient, round by round. This, the training loss and the "
     "share of clipped gradients are looked at inside the simulation; no contract covers publishing them."
+)
+PUBLISHING_WORDS = (
+    "The contracts cover what follows from the noisy updates. Other files look at the records without noise, or say "
+    "what clients are paid. jsam publish makes a copy that may be shown."
 )
 CLIENT_WORDS = (
     "A client is paid for the ε it sold, whether or not it was drawn. Spent ε is recomputed "
@@ -96,6 +108,8 @@ def _client_cells(client: dict[str, Any]) -> list[str]:
 
 def guarantee(audit: dict[str, Any]) -> str:
     """In words, with the adjacency named."""
+    if not audit.get("private", True):
+        return f"None towards whoever knows the seed of the noise: {audit['noise_from']}, and can be taken off."
     words = audit["adjacency_words"] or audit["adjacency"]
     sampling = "No amplification by sampling is claimed: the server knows who was drawn."
     if audit["noise"] != "exact":
@@ -169,6 +183,11 @@ def _settings_table(run: RunData) -> str:
     environment = [("", [name, str(value)]) for name, value in run.config["environment"].items()]
     inner = table(["setting", "value"], rows + environment)
     return f"<details><summary>All settings of the run</summary>{inner}</details>"
+
+
+def _files_table(run: RunData) -> str:
+    rows = [("", [file["name"], file["publish"], file["why"]]) for file in run.audit.get("files", [])]
+    return table(["file", "publish?", "why"], rows, words=True)
 
 
 def _largest_epsilon(run: RunData) -> str:

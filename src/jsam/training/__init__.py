@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jsam.training.data import dataset_from_arrays, load_dataset
     from jsam.training.loop import RunResult, resume, train
     from jsam.training.partition import Partition
+    from jsam.training.publishing import publish
     from jsam.training.settings import TrainingSettings
     from jsam.training.settlement import Settlement, settle
     from jsam.training.steps import with_fitted_step
@@ -30,6 +31,7 @@ _HOMES = {
     "resume": "loop",
     "train": "loop",
     "Partition": "partition",
+    "publish": "publishing",
     "TrainingSettings": "settings",
     "Settlement": "settlement",
     "settle": "settlement",
@@ -48,6 +50,7 @@ __all__ = [
     "dataset_from_arrays",
     "load_contract",
     "load_dataset",
+    "publish",
     "resume",
     "settle",
     "train",

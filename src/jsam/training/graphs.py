@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -26,12 +26,15 @@ _MOST_SIZES = 16
 
 @dataclass(frozen=True, kw_only=True)
 class RoundInputs:
-    """One round as the device needs it: which rows weigh how much, the scale of the noise and its seed, the step."""
+    """One round as the device needs it: which rows weigh how much, the scale of the noise and its seed, the step.
+
+    `noise_seed` is as secret as the noise's key: nothing stores or shows it.
+    """
 
     rows: NDArray[np.int64]
     weights: Tensor
     noise_scale: float
-    noise_seed: int
+    noise_seed: int = field(repr=False)
     step: float
 
 

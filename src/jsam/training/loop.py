@@ -21,7 +21,7 @@ from jsam.privacy import Ledger, Round, Schedule, derived_seed
 from jsam.privacy.files import write_atomically
 from jsam.training.clipping import ClippedSum, ClippingEngine, cross_entropy, sample_weights
 from jsam.training.clipping.precision import checked_precision
-from jsam.training.contracts import load_contract
+from jsam.training.contracts import load_contract, storable
 from jsam.training.environment import (
     accelerator,
     check_accelerator,
@@ -34,10 +34,11 @@ from jsam.training.errors import RunFolderError, TrainingStoppedError
 from jsam.training.evaluation import Evaluation, Evaluator, evaluate
 from jsam.training.graphs import MEASURES, Pending
 from jsam.training.noise import combined_std, round_noise
+from jsam.training.noise_source import NoiseSource, kept_noise, new_noise
 from jsam.training.preparation import Preparation
 from jsam.training.queueing import blocks_between, due, graph_rounds, replayable, round_inputs
 from jsam.training.records import RUN_FORMAT, MetricsFile, RunFolder, write_json
-from jsam.training.settings import TrainingSettings
+from jsam.training.settings import TrainingSettings, noise_words
 from jsam.training.state import TrainingState, as_bytes, load_checkpoint, save_checkpoint
 from jsam.training.task import Task, TaskSpec
 from jsam.training.tracking import Tracker, check_recorded, fingerprint_of
@@ -72,8 +73,9 @@ def train(
     preparation = Preparation.of(contract, settings, task.partition.sizes)
     folder = RunFolder(output)
     folder.create()
-    write_json(folder.contract, contract.as_dict())
+    write_json(folder.contract, storable(contract))
     preparation.schedule.save(folder.schedule)
+    noise, key_check = new_noise(settings, folder)
     data = task.fingerprint()
     threads = settings.threads or torch.get_num_threads()
     config = {
@@ -81,12 +83,15 @@ def train(
         "settings": settings.as_dict(),
         "task": None if task.spec is None else task.spec.as_dict(),
         "data": data,
+        "noise_from": noise_words(settings, simulated=True),
+        "noise_key_check": key_check,
         "environment": {**versions(), "threads": threads, "machine": platform.machine(), **accelerator(device)},
     }
     write_json(folder.config, config)
     preparation.warn(data["parameters"])
     with threads_set_to(threads):
-        return _Run(preparation, task, folder, device, fingerprint_of(config, folder)).go(None, progress, tracker)
+        run = _Run(preparation, task, folder, device, fingerprint_of(config, folder), noise)
+        return run.go(None, progress, tracker)
 
 
 def resume(
@@ -103,7 +108,7 @@ def resume(
     folder = RunFolder(output)
     config = folder.read_config()
     check_versions(folder.path, config["environment"])
-    settings = TrainingSettings.from_dict(config["settings"])
+    settings = TrainingSettings.of_run(config)
     if task is None:
         if config["task"] is None:
             raise RunFolderError(f"{folder.path} trains a task of your own; resume it from Python, giving the task")
@@ -123,19 +128,29 @@ def resume(
     task.model.to(device)
     if folder.checkpoint.exists():
         state = load_checkpoint(folder.checkpoint, task.model, fingerprint, device)
-        check_recorded(folder, state.rounds_done)
+        check_recorded(folder, preparation, state.rounds_done)
+    done = state is not None and state.rounds_done == settings.rounds
+    # A run that is over draws no more noise: its key may have been deleted.
+    noise = None if done else kept_noise(settings, folder, config)
     with threads_set_to(config["environment"]["threads"]):
-        return _Run(preparation, task, folder, device, fingerprint).go(state, progress, tracker)
+        return _Run(preparation, task, folder, device, fingerprint, noise).go(state, progress, tracker)
 
 
 class _Run:
     """One run's fixed parts; `go` walks through its rounds."""
 
     def __init__(
-        self, preparation: Preparation, task: Task, folder: RunFolder, device: torch.device, fingerprint: str
+        self,
+        preparation: Preparation,
+        task: Task,
+        folder: RunFolder,
+        device: torch.device,
+        fingerprint: str,
+        noise: NoiseSource | None,
     ) -> None:
         self.preparation, self.settings, self.folder = preparation, preparation.settings, folder
         self.device, self.fingerprint, self.dataset = device, fingerprint, task.dataset
+        self._noise = noise
         self.loss = task.loss or cross_entropy
         self.model = task.model.to(device).train()
         self.engine = ClippingEngine(
@@ -150,6 +165,11 @@ class _Run:
         self.test_targets = torch.from_numpy(task.dataset.test_targets).to(device)
         self.held = [torch.from_numpy(indices) for indices in task.partition.indices]
         self.partition = task.partition
+
+    @property
+    def noise(self) -> NoiseSource:
+        assert self._noise is not None, "a run that is over has no more rounds"
+        return self._noise
 
     def go(self, state: TrainingState | None, progress: RoundCallback | None, tracker: Tracker | None) -> RunResult:
         fresh = state is None
@@ -187,8 +207,16 @@ class _Run:
         return MetricsFile(self.folder.metrics, size=state.metrics_size)
 
     def _finish(self, last: Metrics) -> None:
-        write_atomically(self.folder.model, as_bytes(self.model.state_dict()))
-        summary = {"status": "complete", "rounds": self.settings.rounds, **_evaluated(last)}
+        # Copies: a weight that is a view would be saved with all the memory that it is a view of.
+        weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        write_atomically(self.folder.model, as_bytes(weights))
+        summary = {
+            "status": "complete",
+            "rounds": self.settings.rounds,
+            "noise_from": noise_words(self.settings, simulated=True),
+            "fingerprint": self.fingerprint,
+            **_evaluated(last),
+        }
         write_json(self.folder.summary, summary)
 
     def _records(self, state: TrainingState, ledger: Ledger, fresh: bool) -> Generator[Metrics]:
@@ -211,7 +239,8 @@ class _Run:
         self._refuse_odd(drawn.index, mean_loss, signal)
         releases = preparation.releases(drawn)
         std = combined_std(releases, preparation.update_weights(drawn), settings.per_round)
-        noise = round_noise(std, self.engine.parameter_count, seed=settings.seed, index=drawn.index, device=self.device)
+        size, source = self.engine.parameter_count, self.noise
+        noise = round_noise(std, size, source=source, index=drawn.index, device=self.device)
         noise_norm = float(torch.linalg.vector_norm(noise, dtype=torch.float64))
         ledger.append(releases)
         step = settings.learning_rate_at(drawn.index)
@@ -248,7 +277,8 @@ class _Run:
                 evaluate = due(block.stop, self.settings.evaluate_every, self.settings.rounds)
                 keep = due(block.stop, self.settings.checkpoint_every, self.settings.rounds)
                 inputs = [
-                    round_inputs(self.preparation, self.partition, *pair) for pair in zip(drawn, releases, strict=True)
+                    round_inputs(self.preparation, self.partition, *pair, self.noise)
+                    for pair in zip(drawn, releases, strict=True)
                 ]
                 queued.append((block, rounds.launch(inputs, evaluate=evaluate, snapshot=keep)))
                 if len(queued) > 1:

@@ -2,8 +2,8 @@
 
 A sum of independent Gaussians is one Gaussian (docs/theory.md), so the simulator draws the sum itself. What the
 server sees, the mean update, has the same distribution as if each client had added its own; the ledger records each
-client's release, at its own scale, and those are what accountants judge. The draw is a function of (seed, round), so a
-round repeated on resume repeats its very releases.
+client's release, at its own scale, and those are what accountants judge. The draw is a function of the noise's source
+and the round, so a round repeated on resume repeats its very releases.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from jsam.privacy import Release, derived_seed, generator
+from jsam.privacy import Release
+from jsam.training.noise_source import NoiseSource
 
 
 def combined_std(releases: Sequence[Release], update_weights: Sequence[float], per_round: int) -> float:
@@ -36,18 +37,13 @@ def rounded_up(std: float) -> np.float32:
     return np.nextafter(scale, np.float32(np.inf)) if scale < std else scale
 
 
-def noise_seed(seed: int, index: int) -> int:
-    """Of the device's generator in round `index`."""
-    return derived_seed(seed, "noise", round=index)
-
-
-def round_noise(std: float, size: int, *, seed: int, index: int, device: torch.device) -> Tensor:
+def round_noise(std: float, size: int, *, source: NoiseSource, index: int, device: torch.device) -> Tensor:
     """The noise of round `index`: `size` independent draws of N(0, std²) in fp32, the scale rounded up."""
     scale = rounded_up(std)
     if device.type == "cuda":
-        # Philox takes all 63 bits; torch's CPU generator would keep 32 of them, so numpy's is used there.
-        source = torch.Generator(device=device).manual_seed(noise_seed(seed, index))
-        return torch.randn(size, generator=source, device=device, dtype=torch.float32).mul_(float(scale))
-    draws = generator(seed, "noise", round=index).standard_normal(size, dtype=np.float32)
+        # Philox takes the whole seed; torch's CPU generator would keep 32 bits of it, so it is not used there.
+        own = torch.Generator(device=device).manual_seed(source.device_seed(index))
+        return torch.randn(size, generator=own, device=device, dtype=torch.float32).mul_(float(scale))
+    draws = source.normals(size, index)
     draws *= scale
-    return torch.from_numpy(draws).to(device)
+    return torch.from_numpy(draws.astype(np.float32, copy=False)).to(device)

@@ -13,7 +13,8 @@ from jsam.training.clipping import ClippingEngine, PerSampleLoss, cross_entropy,
 from jsam.training.clipping.inspection import draws_at_random, is_stateless
 from jsam.training.evaluation import Evaluator
 from jsam.training.graphs import GraphRounds, RoundInputs, batch_sizes
-from jsam.training.noise import combined_std, noise_seed, rounded_up
+from jsam.training.noise import combined_std, rounded_up
+from jsam.training.noise_source import NoiseSource
 from jsam.training.partition import Partition
 from jsam.training.preparation import Preparation
 from jsam.training.settings import TrainingSettings
@@ -42,7 +43,7 @@ def blocks_between(done: int, settings: TrainingSettings) -> Iterator[range]:
 
 
 def round_inputs(
-    preparation: Preparation, partition: Partition, drawn: Round, releases: Sequence[Release]
+    preparation: Preparation, partition: Partition, drawn: Round, releases: Sequence[Release], noise: NoiseSource
 ) -> RoundInputs:
     """One round as the device needs it; its noise is that of the very releases recorded."""
     settings, clients = preparation.settings, drawn.clients.tolist()
@@ -56,7 +57,7 @@ def round_inputs(
         rows=np.concatenate([partition.indices[k] for k in clients]),
         weights=weights,
         noise_scale=float(rounded_up(std)),
-        noise_seed=noise_seed(settings.seed, drawn.index),
+        noise_seed=noise.device_seed(drawn.index),
         step=settings.learning_rate_at(drawn.index),
     )
 

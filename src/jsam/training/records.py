@@ -51,8 +51,17 @@ class RunFolder:
         return self.path / "checkpoint.pt"
 
     @property
+    def server_checkpoint(self) -> Path:
+        """In the store of a campaign on Flower, which is a run's folder too."""
+        return self.path / "checkpoint.npz"
+
+    @property
     def model(self) -> Path:
         return self.path / "model.pt"
+
+    @property
+    def noise_key(self) -> Path:
+        return self.path / "noise.key"
 
     @property
     def summary(self) -> Path:
@@ -126,15 +135,17 @@ class RunFolder:
         if not self.metrics.exists():
             return []
         records = []
-        with self.metrics.open(encoding="utf-8") as lines:
+        with self.metrics.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 with contextlib.suppress(ValueError):
-                    records.append(json.loads(line))
+                    record = json.loads(line)
+                    if isinstance(record, dict) and isinstance(record.get("round"), int):
+                        records.append(record)
         return records
 
     def rounds_applied(self) -> int:
         """At least so many rounds have changed the model: a metrics line is written after that."""
-        return max((int(record.get("round", 0)) for record in self.read_metrics()), default=0)
+        return max((record["round"] for record in self.read_metrics()), default=0)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -15,6 +15,10 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 LEARNING_RATE_SCHEDULES = ("constant", "cosine", "step", "inverse-sqrt")
 _STEPS, _STEP_FACTOR = (0.5, 0.75), 0.1
 
+SECRET_NOISE = "the noise follows from a secret key"
+CLIENTS_NOISE = "the noise is each client's own"
+NOT_PRIVATE = "not private: the noise follows from the seed"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
@@ -22,6 +26,9 @@ class TrainingSettings:
 
     The update is w ← w − lr · v with v ← momentum · v + noisy mean gradient; momentum and the learning-rate schedule
     only process what was released, so they cost no privacy.
+
+    `seed` is for what may be known: the schedule, and what layers draw. The noise follows from a secret key of the run,
+    unless `noise_seed` is given: then others can repeat the run, and take its noise off.
     """
 
     rounds: int = 100
@@ -35,6 +42,7 @@ class TrainingSettings:
     c2: float | None = None
     adjacency: str = Adjacency.ADD_REMOVE.value
     seed: int = 0
+    noise_seed: int | None = None
     evaluate_every: int = 10
     checkpoint_every: int = 20
     device: str = "cpu"
@@ -60,8 +68,9 @@ class TrainingSettings:
         object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency).value)
         if self.precision not in PRECISIONS:
             raise InputError(f"precision is {self.precision!r}; it must be one of: {', '.join(PRECISIONS)}")
-        if not 0 <= self.seed < 2**63:
-            raise InputError(f"seed is {self.seed}; it must be a whole number from 0 to 2**63 - 1")
+        _a_seed("seed", self.seed)
+        if self.noise_seed is not None:
+            _a_seed("noise_seed", self.noise_seed)
 
     def learning_rate_at(self, index: int) -> float:
         """The step of round `index`, counted from 0."""
@@ -82,7 +91,43 @@ class TrainingSettings:
         if stored.keys() != names:
             odd = sorted(stored.keys() ^ names)
             raise InputError(f"stored settings do not match this version's: {', '.join(odd)}")
+        for field in fields(cls):
+            _of_kind(field.name, stored[field.name], str(field.type))
         return cls(**stored)
+
+    @classmethod
+    def of_run(cls, config: Mapping[str, Any]) -> TrainingSettings:
+        """Those of a run folder's config.json. Before there were secret keys, noise followed from the one seed."""
+        stored = dict(config["settings"])
+        if "noise_seed" not in stored:
+            stored["noise_seed"] = stored.get("seed") if simulated(config) else None
+        return cls.from_dict(stored)
+
+
+def _of_kind(name: str, value: object, kind: str) -> None:
+    """A file can hold anything; `kind` is the field's annotation."""
+    allowed = {"int": (int,), "float": (int, float), "str": (str,)}[kind.removesuffix(" | None")]
+    if value is None and kind.endswith("None"):
+        return
+    if not isinstance(value, allowed) or isinstance(value, bool):
+        raise InputError(f"stored setting {name} is {value!r}; it must be of type {kind}")
+
+
+def simulated(config: Mapping[str, Any]) -> bool:
+    """Whether a folder is of a simulated run: only there one process has had the data, and stored a digest of it."""
+    return "digest" in config["data"]
+
+
+def noise_words(settings: TrainingSettings, *, simulated: bool) -> str:
+    """Where the noise of a run comes from, and whether that makes it public."""
+    if settings.noise_seed is not None:
+        return NOT_PRIVATE
+    return SECRET_NOISE if simulated else CLIENTS_NOISE
+
+
+def _a_seed(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise InputError(f"{name} is {value}; it must be a whole number from 0 to 2**63 - 1")
 
 
 def _at_least_one(name: str, value: object) -> None:

@@ -25,6 +25,7 @@ from jsam.training.data import Dataset
 from jsam.training.environment import device_named
 from jsam.training.evaluation import Evaluator
 from jsam.training.graphs import MEASURES, GraphRounds, Pending, batch_sizes
+from jsam.training.noise_source import noise_of_trial
 from jsam.training.preparation import Preparation
 from jsam.training.queueing import batch_size_counts, blocks_between, due, replayable, round_inputs
 
@@ -121,6 +122,7 @@ class _Course:
     def __post_init__(self) -> None:
         self._began = time.perf_counter()
         self._preparation = Preparation.of(self.trial.contract, self.trial.settings, self.trial.task.partition.sizes)
+        self._noise = noise_of_trial(self.trial.settings)
         self._blocks = list(reversed(list(blocks_between(0, self.trial.settings))))
         self._measures: list[np.ndarray[Any, np.dtype[np.float32]]] = []
         self._curve: list[tuple[int, float]] = []
@@ -136,7 +138,9 @@ class _Course:
         settings, partition = self.trial.settings, self.trial.task.partition
         block = self._blocks.pop()
         drawn = [self._preparation.schedule.round(index) for index in block]
-        inputs = [round_inputs(self._preparation, partition, d, self._preparation.releases(d)) for d in drawn]
+        inputs = [
+            round_inputs(self._preparation, partition, d, self._preparation.releases(d), self._noise) for d in drawn
+        ]
         evaluate = due(block.stop, settings.evaluate_every, settings.rounds)
         self.queued.append((block, self.slot.launch(inputs, evaluate=evaluate, snapshot=False)))
         self.more = bool(self._blocks)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from jsam.errors import NotSupportedError
 from jsam.privacy import read_ledger
 from jsam.training.errors import RunFolderError
+from jsam.training.preparation import Preparation
 from jsam.training.records import RunFolder
 
 
@@ -44,14 +45,23 @@ class TensorBoard:
         self._writer.close()
 
 
-def check_recorded(folder: RunFolder, rounds_done: int) -> None:
-    """Every round that a checkpoint has applied must be in the ledger, or spent privacy would be forgotten."""
-    releases = read_ledger(folder.ledger) if folder.ledger.exists() else []
-    recorded = {release.round for release in releases}
-    lost = next((index for index in range(rounds_done) if index not in recorded), None)
-    if lost is not None:
+def check_recorded(folder: RunFolder, preparation: Preparation, rounds_done: int) -> None:
+    """Every release that a checkpoint has applied must be in the ledger, or spent privacy would be forgotten.
+
+    Of a run that is over only whole rounds are looked for: the report on it names every single difference.
+    """
+    releases = read_ledger(folder.ledger) if folder.ledger.exists() else ()
+    recorded = {(release.round, release.client): release for release in releases}
+    rounds = {release.round for release in releases}
+    goes_on = rounds_done < preparation.settings.rounds
+    for index in range(rounds_done):
+        due = preparation.releases(preparation.schedule.round(index)) if goes_on else ()
+        other = next((release for release in due if recorded.get((index, release.client)) != release), None)
+        if index in rounds and other is None:
+            continue
+        wrong = f"lacks round {index}" if index not in rounds else f"is not as it was in round {index}"
         raise RunFolderError(
-            f"{folder.ledger} lacks round {lost}, which the checkpoint beside it has applied; restore it to resume"
+            f"{folder.ledger} {wrong}, which the checkpoint beside it has applied; restore it to resume"
         )
 
 

@@ -22,6 +22,7 @@ from jsam.training.clipping.precision import checked_precision
 from jsam.training.environment import device_named
 from jsam.training.evaluation import evaluate
 from jsam.training.noise import combined_std, round_noise
+from jsam.training.noise_source import noise_of_trial
 from jsam.training.preparation import Preparation
 from jsam.training.settings import TrainingSettings
 from jsam.training.slots import Slots, slot_key
@@ -68,7 +69,9 @@ def run_trials(
     tell = progress or (lambda rounds: None)
     twins: dict[Any, list[int]] = {}
     for index, trial in enumerate(trials):
-        twins.setdefault(_what_matters(trial), []).append(index)
+        # Noise from secret keys makes no two of them alike.
+        own = index if trial.settings.noise_seed is None else None
+        twins.setdefault((own, *_what_matters(trial)), []).append(index)
     others = {first: rest for first, *rest in twins.values()}
     for first, result in _run_distinct([(index, trials[index]) for index in others], tell, at_once, late):
         yield first, result
@@ -115,6 +118,7 @@ class _Run:
     def __init__(self, trial: Trial) -> None:
         task, self.settings = trial.task, trial.settings
         self.device = device_named(self.settings.device)
+        self.noise = noise_of_trial(self.settings)
         self.preparation = Preparation.of(trial.contract, self.settings, task.partition.sizes)
         self.task, self.loss = task, task.loss or cross_entropy
         self.model = copy.deepcopy(task.model).to(self.device).train()
@@ -170,8 +174,8 @@ class _Run:
     def _step(self, found: ClippedSum, drawn: Round) -> None:
         settings, preparation = self.settings, self.preparation
         std = combined_std(preparation.releases(drawn), preparation.update_weights(drawn), settings.per_round)
-        size, seed = self.engine.parameter_count, settings.seed
-        gradient = found.gradient + round_noise(std, size, seed=seed, index=drawn.index, device=self.device)
+        size, source = self.engine.parameter_count, self.noise
+        gradient = found.gradient + round_noise(std, size, source=source, index=drawn.index, device=self.device)
         if settings.momentum:
             self.velocity = gradient if self.velocity is None else self.velocity.mul_(settings.momentum).add_(gradient)
             gradient = self.velocity

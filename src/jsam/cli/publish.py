@@ -1,0 +1,55 @@
+"""`jsam publish`: a copy of a run that may be shown to anybody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jsam.cli.options import RESULT, with_options
+from jsam.cli.output import deliver, rendered, say
+from jsam.cli.resume import Folder
+from jsam.cli.running import EXIT_VIOLATION, settled
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+  jsam publish runs/a public/a
+
+  jsam publish runs/a public/a --with-ledger
+"""
+
+
+@with_options
+def publish(
+    *,
+    folder: Folder,
+    target: Annotated[Path, typer.Argument(metavar="TARGET", show_default=False)],
+    with_ledger: Annotated[
+        bool,
+        typer.Option(
+            "--with-ledger",
+            help="Copy the ledger too: everybody can then recompute what was spent, and each client's sensitivity.",
+            rich_help_panel=RESULT,
+        ),
+    ] = False,
+) -> None:
+    """Copy what may be shown of the complete run in FOLDER to the new folder TARGET: the model and what is promised.
+
+    What stays behind, and why, is in the list of jsam report. Nothing is copied of a run whose noise is known.
+
+    Exit codes: 0 done, 1 a client is over its contract or the ledger is not the one that the contract demands, 2 bad
+    input (one line on standard error).
+    """
+    from jsam.training.publishing import publish as copy_to
+
+    settlement, _ = settled(folder)
+    if not settlement.kept:
+        for line in settlement.lines():
+            say(line)
+        say("nothing is published")
+        raise typer.Exit(EXIT_VIOLATION)
+    copy_to(folder, target, settlement, with_ledger=with_ledger)
+    names = ", ".join(sorted(path.name for path in target.iterdir()))
+    deliver(rendered(f"{target} may be shown to anybody: {names}"), None)
