@@ -32,6 +32,7 @@ from jsam.training.environment import (
 )
 from jsam.training.errors import RunFolderError, TrainingStoppedError
 from jsam.training.evaluation import Evaluation, Evaluator, evaluate
+from jsam.training.fitness import check_task
 from jsam.training.graphs import MEASURES, Pending
 from jsam.training.noise import combined_std, round_noise
 from jsam.training.preparation import Preparation
@@ -70,6 +71,7 @@ def train(
     device = device_named(settings.device)
     checked_precision(settings.precision, device)
     preparation = Preparation.of(contract, settings, task.partition.sizes)
+    check_task(task, device)
     folder = RunFolder(output)
     folder.create()
     write_json(folder.contract, contract.as_dict())
@@ -194,7 +196,11 @@ class _Run:
     def _records(self, state: TrainingState, ledger: Ledger, fresh: bool) -> Generator[Metrics]:
         if fresh:
             yield {"round": 0, **self._evaluation()}
-        if self.device.type == "cuda" and self.engine.path == "fused" and replayable(self.model, self.loss):
+        if (
+            self.device.type == "cuda"
+            and self.engine.path == "fused"
+            and replayable(self.model, self.loss, self.inputs)
+        ):
             yield from self._replayed(state, ledger)
             return
         for index in range(state.rounds_done, self.settings.rounds):
