@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from jsam.errors import InputError
 from jsam.training.clipping import ClippingEngine, PerSampleLoss, SlowPathWarning, cross_entropy
 from jsam.training.clipping.alone import copied
-from jsam.training.clipping.capture import sample_losses
+from jsam.training.clipping.capture import watched_losses
+from jsam.training.clipping.inspection import one_line
 from jsam.training.clipping.rowwise import is_rowwise
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def first_refused(
 def _odd_label(model: nn.Module, first: Tensor, targets: Tensor) -> tuple[int, str] | None:
     try:
         classes = model(first).shape[1]
-    except Exception as error:  # whatever a model raises
+    except Exception as error:  # noqa: BLE001 - whatever a model raises
         return 0, one_line(error)
     odd = torch.nonzero((targets < 0) | (targets >= classes))
     return (int(odd[0]), f"its label is {int(targets[odd[0]])}; the model has {classes} classes") if len(odd) else None
@@ -75,16 +76,11 @@ def _first(
     """By halves, so that a batch which is taken whole is run once."""
     batch = slice(rows[0], rows[-1] + 1)
     try:
-        sample_losses(model, inputs[batch].to(device), targets[batch].to(device), loss)
-    except Exception as error:  # whatever a model raises
+        watched_losses(model, inputs[batch].to(device), targets[batch].to(device), loss)
+    except Exception as error:  # noqa: BLE001 - whatever a model raises
         if len(rows) == 1:
             return rows[0], one_line(error)
         half = len(rows) // 2
         first = _first(model, loss, inputs, targets, rows[:half], device)
         return first or _first(model, loss, inputs, targets, rows[half:], device)
     return None
-
-
-def one_line(error: Exception) -> str:
-    """What an exception says, fit for a message of one line."""
-    return (str(error).splitlines() or [type(error).__name__])[0]

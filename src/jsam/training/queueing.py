@@ -23,7 +23,7 @@ from jsam.training.settings import TrainingSettings
 
 
 def replayable(model: nn.Module, loss: PerSampleLoss, inputs: Tensor | NDArray[Any]) -> bool:
-    """Whether a round can be recorded as a CUDA graph: the model is known for such inputs and draws nothing at random."""
+    """Whether a round can be recorded as a CUDA graph: the model is known for such inputs, and draws no numbers."""
     return loss is cross_entropy and is_rowwise(model, inputs.ndim) and not draws_at_random(model)
 
 

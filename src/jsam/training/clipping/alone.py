@@ -26,7 +26,11 @@ _MARK = "_jsam_forward_pass"
 
 
 class Watch(TorchFunctionMode):
-    """While entered, torch refuses tensors of examples that were not made in this forward pass."""
+    """One forward pass: while entered, torch refuses to compute with what another forward pass made.
+
+    All that torch returns is marked with its pass. Values of examples inside of vmap must bear the mark of this one;
+    other tensors must not bear another's. What is no tensor, a number that a model read from one, bears no mark.
+    """
 
     def own(self, values: object) -> None:
         """These are of this pass."""
@@ -38,14 +42,15 @@ class Watch(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         for value in tree_leaves((args, kwargs)):
-            if isinstance(value, Tensor) and is_functorch_wrapped_tensor(value):
+            if isinstance(value, Tensor):
                 self._refuse_foreign(value)
         found = func(*args, **(kwargs or {}))
         self.own(found)
         return found
 
     def _refuse_foreign(self, value: Tensor) -> None:
-        if getattr(value, _MARK, None) is not self:
+        mark = getattr(value, _MARK, None)
+        if mark is not self and (mark is not None or is_functorch_wrapped_tensor(value)):
             raise InputError(
                 "the model computes with values that it kept from another forward pass, so samples would mix; "
                 "a model must keep nothing of the samples that it has seen"

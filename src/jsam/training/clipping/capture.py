@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
-from jsam.training.clipping.alone import Alone, checked_loss, each_loss
+from jsam.training.clipping.alone import Alone, Watch, checked_loss, each_loss
 from jsam.training.clipping.layers import Call, CannotFuseError
 from jsam.training.clipping.rowwise import chain_of, rank_after
 
@@ -40,6 +40,13 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 def sample_losses(model: Forward, inputs: Tensor, targets: Tensor, loss: PerSampleLoss) -> Tensor:
     """The loss of each example."""
     return checked_loss(loss(model(inputs), targets), inputs.shape[0])
+
+
+def watched_losses(model: Forward, inputs: Tensor, targets: Tensor, loss: PerSampleLoss) -> Tensor:
+    """The same for a model or loss that is not known: what another forward pass left behind is refused."""
+    with Watch() as watch:
+        watch.own((inputs, targets))
+        return sample_losses(model, inputs, targets, loss)
 
 
 @dataclass

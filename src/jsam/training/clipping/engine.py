@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal
 
 import torch
@@ -14,12 +15,13 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from jsam.errors import InputError
 from jsam.training.clipping.alone import copied
-from jsam.training.clipping.capture import PerSampleLoss, cross_entropy, sample_losses
+from jsam.training.clipping.capture import PerSampleLoss, cross_entropy, watched_losses
 from jsam.training.clipping.chunking import spans
 from jsam.training.clipping.fused import FusedClipping
 from jsam.training.clipping.inspection import (
     draws_at_random,
     obstacle,
+    one_line,
     refuse_changes,
     refuse_hooks,
     refuse_mixing,
@@ -185,12 +187,12 @@ class ClippingEngine:
             return
         inputs, targets = inputs[:_PROBE_SAMPLES], targets[:_PROBE_SAMPLES]
         with _undisturbed(self.model, inputs.device), arithmetic("fp32", inputs.device):
-            gradients, losses = one_by_one(self.model, self.loss)(inputs, targets)
-            _, again = one_by_one(self.model, self.loss)(inputs, targets)
+            gradients, losses = self._alone(inputs, targets)
+            _, again = self._alone(inputs, targets)
             repeats = torch.equal(losses, again)
             if not is_rowwise(self.model, inputs.dim()) or self.loss is not cross_entropy:
-                for i in range(inputs.shape[0]):
-                    refuse_changes(self.model, lambda twin, i=i: twin(inputs[i : i + 1]))  # type: ignore[misc]
+                for x, y in zip(inputs.split(1), targets.split(1), strict=True):
+                    refuse_changes(self.model, partial(watched_losses, inputs=x, targets=y, loss=self.loss))
                 if repeats:
                     self._refuse_seen_mixing(inputs, targets, losses)
             if self.path == "fused":
@@ -201,16 +203,25 @@ class ClippingEngine:
             refuse_hooks(self.model)
         self._checked = True
 
+    def _alone(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        try:
+            return one_by_one(self.model, self.loss)(inputs, targets)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"the model, or its loss, fails for a single example: {one_line(error)}") from error
+
     def _refuse_seen_mixing(self, inputs: Tensor, targets: Tensor, alone: Tensor) -> None:
         """A courtesy: one at a time such a model computes something, but hardly what its author meant."""
         try:
             with torch.no_grad():
-                together = sample_losses(copied(self.model), inputs, targets, self.loss)
-        except Exception:  # it takes one example at a time, and gets no more
+                together = watched_losses(copied(self.model), inputs, targets, self.loss)
+        except Exception:  # noqa: BLE001 - it takes one example at a time, and gets no more
             return
         if not torch.allclose(together, alone, rtol=_PROBE_TOLERANCE["fp32"], atol=1e-5, equal_nan=True):
+            most = int((together - alone).abs().argmax())
             raise InputError(
-                f"the loss of an example is {float(alone[0]):g} alone and {float(together[0]):g} in a batch: the "
+                f"the loss of an example is {float(alone[most]):g} alone and {float(together[most]):g} in a batch: the "
                 "model mixes samples, so no gradient belongs to one example"
             )
 
@@ -227,7 +238,7 @@ class ClippingEngine:
             if is_rowwise(self.model, inputs.dim()) and self.loss is cross_entropy:
                 raise
             # One at a time it went: vmap has no rule for some operation, or values decide what is computed.
-            self._leave_fused(f"torch.func: {_first_line(error)}")
+            self._leave_fused(f"torch.func: {one_line(error)}")
             return
         if gradients is None:
             return
@@ -242,12 +253,8 @@ class ClippingEngine:
             vectorised(self.model, self.loss)(inputs, targets)
         except InputError:
             raise
-        except Exception as error:  # as above
-            self.path, self.reason = "one by one", f"{self.reason}; torch.func: {_first_line(error)}"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+        except Exception as error:  # noqa: BLE001 - as above
+            self.path, self.reason = "one by one", f"{self.reason}; torch.func: {one_line(error)}"
 
 
 def _has_convolutions(model: nn.Module) -> bool:

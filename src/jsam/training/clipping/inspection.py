@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
@@ -47,8 +48,7 @@ def refuse_changes(model: nn.Module, run: Callable[[nn.Module], object]) -> None
     Such a value would hold what samples are like, without noise, in every model that is stored or sent.
     """
     twin = copied(model)
-    with torch.no_grad():
-        run(twin)
+    run(twin)
     after = dict(_state(twin))
     for name, value in _state(model):
         found = after.get(name)
@@ -59,6 +59,11 @@ def refuse_changes(model: nn.Module, run: Callable[[nn.Module], object]) -> None
                 f"{kind} {name} of {type(owner).__name__} changes in a forward pass: it would show without noise what "
                 "samples are like; use a model whose forward pass changes nothing"
             )
+
+
+def one_line(error: Exception) -> str:
+    """What an exception says, fit for a message of one line."""
+    return textwrap.shorten(str(error), 160, placeholder=" …") or type(error).__name__
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -91,8 +96,8 @@ def trainable_owners(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def draws_at_random(model: nn.Module) -> bool:
-    """Whether Dropout or RReLU is active: its draws would depend on which thread comes first."""
-    return any(isinstance(module, _DropoutNd | nn.RReLU) and module.training for module in model.modules())
+    """Whether Dropout is active: its draws would depend on which thread comes first."""
+    return any(isinstance(module, _DropoutNd) and module.training for module in model.modules())
 
 
 def obstacle(owners: Mapping[str, nn.Module]) -> str | None:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from jsam.errors import InputError
 from jsam.training.clipping.alone import Watch, checked_loss, copied
-from jsam.training.clipping.capture import PerSampleLoss, cross_entropy, sample_losses
+from jsam.training.clipping.capture import PerSampleLoss, cross_entropy, sample_losses, watched_losses
 from jsam.training.clipping.rowwise import is_rowwise
 
 Gradients = tuple[Tensor, Tensor]
@@ -63,21 +64,36 @@ def one_by_one(model: nn.Module, loss: PerSampleLoss) -> Callable[[Tensor, Tenso
 
 
 def _each(model: nn.Module, loss: PerSampleLoss, inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    apart = loss is cross_entropy and is_rowwise(model, inputs.dim())
-    seeds = [] if apart else torch.randint(2**62, (inputs.shape[0],)).tolist()
+    known = loss is cross_entropy and is_rowwise(model, inputs.dim())
+    seeds = [] if known else torch.randint(2**62, (inputs.shape[0],)).tolist()
     for i in range(inputs.shape[0]):
         x, y = inputs[i : i + 1], targets[i : i + 1]
-        if apart:
-            yield _alone(model, loss, x, y)
-            continue
-        with seeded(seeds[i], inputs.device):
-            yield _alone(copied(model), loss, x, y)
+        if known:
+            with torch.enable_grad():
+                yield _gradient(model, sample_losses(model, x, y, loss))
+        else:
+            with seeded(seeds[i], inputs.device), torch.enable_grad():
+                twin = copied(model)
+                losses = watched_losses(twin, x, y, loss)
+                _refuse_reference(losses, model)
+                yield _gradient(twin, losses)
 
 
-def _alone(model: nn.Module, loss: PerSampleLoss, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _refuse_reference(losses: Tensor, model: nn.Module) -> None:
+    """A method that was put on a module may hold on to the model's own parameters: a copy would be no copy then."""
+    if losses.requires_grad:
+        parameters = list(trainable(model).values())
+        found = torch.autograd.grad(losses.sum(), parameters, allow_unused=True, retain_graph=True)
+        if any(gradient is not None for gradient in found):
+            raise InputError(
+                "a copy of the model computes with parameters of the model itself, so something in it was patched; "
+                "write what it computes as a method of its class"
+            )
+
+
+def _gradient(model: nn.Module, losses: Tensor) -> tuple[Tensor, Tensor]:
     parameters = list(trainable(model).values())
-    with torch.enable_grad():
-        value = sample_losses(model, x, y, loss).squeeze(0)
+    value = losses.squeeze(0)
     if not value.requires_grad:
         return torch.cat([torch.zeros_like(p).reshape(-1) for p in parameters]), value.detach()
     found: Sequence[Tensor | None] = torch.autograd.grad(value, parameters, allow_unused=True)

@@ -2,7 +2,7 @@
 
 Each module here is known with the ranks (numbers of dimensions, the batch counted) at which a row of its output depends
 on the same row of its input and on nothing else. A `LayerNorm` over two dimensions does so for inputs of three, and
-mixes the batch for inputs of two. Dropout and RReLU draw for each element apart, in numbers that follow from the shape.
+mixes the batch for inputs of two. Dropout draws for each element, so how much it draws follows from the shape alone.
 A module that anybody has hooked into or patched is not known, nor is a subclass: it may compute something else.
 """
 
@@ -25,12 +25,12 @@ Chain = Sequence[nn.Module]
 """The modules of a model in the order in which they are called, one after the other."""
 
 
-def _any(module: nn.Module, rank: int) -> int | None:
-    return rank if rank >= 1 else None
+def _from(least: int) -> RankRule:
+    return lambda module, rank: rank if rank >= least else None
 
 
-def _only(*ranks: int) -> RankRule:
-    return lambda module, rank: rank if rank in ranks else None
+def _only(wanted: int) -> RankRule:
+    return lambda module, rank: rank if rank == wanted else None
 
 
 def _pool(wanted: int) -> RankRule:
@@ -38,8 +38,9 @@ def _pool(wanted: int) -> RankRule:
     return lambda module, rank: rank if rank == wanted and not getattr(module, "return_indices", False) else None
 
 
-def _features(module: nn.Module, rank: int) -> int | None:
-    return rank if rank >= 2 else None
+def _unless_drawing(module: nn.RReLU, rank: int) -> int | None:
+    # In training it draws for negative numbers only: how many one row has decides what the next row draws.
+    return None if module.training else rank
 
 
 def _normalised(module: nn.LayerNorm, rank: int) -> int | None:
@@ -86,14 +87,15 @@ def _place(dim: int, rank: int) -> int:
 
 
 _ELEMENTWISE: tuple[type[nn.Module], ...] = (
-    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.RReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish,
+    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish,
     nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softplus, nn.Softsign,
     nn.Softshrink, nn.Hardshrink, nn.Tanhshrink, nn.Threshold, nn.Dropout, nn.AlphaDropout,
 )  # fmt: skip
 
 RANKS: dict[type[nn.Module], RankRule] = {
-    **dict.fromkeys(_ELEMENTWISE, _any),
-    nn.Linear: _features,
+    **dict.fromkeys(_ELEMENTWISE, _from(1)),
+    nn.RReLU: _unless_drawing,
+    nn.Linear: _from(2),
     nn.Conv1d: _only(3),
     nn.Conv2d: _only(4),
     nn.Conv3d: _only(5),
@@ -113,7 +115,7 @@ RANKS: dict[type[nn.Module], RankRule] = {
     nn.ZeroPad2d: _only(4),
     nn.ReflectionPad2d: _only(4),
     nn.ReplicationPad2d: _only(4),
-    nn.GroupNorm: _features,
+    nn.GroupNorm: _from(2),
     nn.LayerNorm: _normalised,
     nn.BatchNorm1d: _batch_normalised(2, 3),
     nn.BatchNorm2d: _batch_normalised(4),
