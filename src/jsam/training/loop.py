@@ -32,7 +32,7 @@ from jsam.training.environment import (
 )
 from jsam.training.errors import RunFolderError, TrainingStoppedError
 from jsam.training.evaluation import Evaluation, Evaluator, evaluate
-from jsam.training.fitness import check_task
+from jsam.training.fitness import LOOKED_AT, check_task
 from jsam.training.graphs import MEASURES, Pending
 from jsam.training.noise import combined_std, round_noise
 from jsam.training.preparation import Preparation
@@ -148,6 +148,7 @@ class _Run:
         )
         self.inputs = torch.from_numpy(task.dataset.train_inputs).to(device)
         self.targets = torch.from_numpy(task.dataset.train_targets).to(device)
+        self.engine.check(self.inputs[:LOOKED_AT], self.targets[:LOOKED_AT])
         self.test_inputs = torch.from_numpy(task.dataset.test_inputs).to(device)
         self.test_targets = torch.from_numpy(task.dataset.test_targets).to(device)
         self.held = [torch.from_numpy(indices) for indices in task.partition.indices]
