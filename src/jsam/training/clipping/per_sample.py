@@ -80,14 +80,14 @@ def _each(model: nn.Module, loss: PerSampleLoss, inputs: Tensor, targets: Tensor
 
 
 def _refuse_reference(losses: Tensor, model: nn.Module) -> None:
-    """A method that was put on a module may hold on to the model's own parameters: a copy would be no copy then."""
+    """A loss, or a method that was put on a module, may hold on to the model itself: its gradient would be lost."""
     if losses.requires_grad:
         parameters = list(trainable(model).values())
         found = torch.autograd.grad(losses.sum(), parameters, allow_unused=True, retain_graph=True)
         if any(gradient is not None for gradient in found):
             raise InputError(
-                "a copy of the model computes with parameters of the model itself, so something in it was patched; "
-                "write what it computes as a method of its class"
+                "the loss, or something patched into the model, computes with parameters that it holds itself; a loss "
+                "may use outputs and targets only, and a module what belongs to it"
             )
 
 
