@@ -20,7 +20,8 @@ from jsam.flower.requests import Request
 from jsam.flower.terms import PublicInputs, Terms
 from tests.flower.loopback import LoopbackGrid, no_noise, published
 
-Answer = tuple[dict[str, Any], NDArray[np.float32] | None]
+Answer = tuple[dict[str, Any], Any]
+"""The words of an answer, and its gradient (fp32) or None."""
 
 
 def install(folder: Path, patch: pytest.MonkeyPatch, code: str, *models: str) -> None:
@@ -59,7 +60,7 @@ class LoneClient:
 
     def offered(self, *, epsilon: float = 1.0, clip_norm: float = 1.0) -> tuple[Terms, dict[str, Any]]:
         """Elicit and offer; the terms and what the client says to them."""
-        rules = published(model=self.model, campaign="x", clip_norm=clip_norm)
+        rules: Any = published(model=self.model, campaign="x", clip_norm=clip_norm)
         self._say("query.elicit", RecordDict({"published": ConfigRecord({"text": rules.to_json()})}))
         terms = Terms.of_contract(
             campaign="x",
@@ -90,7 +91,7 @@ class LoneClient:
         return terms, self._say("query.offer", RecordDict({"offer": ConfigRecord({"terms": terms.to_json()})}))[0]
 
     def ask(self, terms: Terms, *, round: int = 0, vector: NDArray[np.float32] | None = None) -> Answer:
-        request = {**Request.of_terms(terms, round=round, multiplicity=1).as_dict(), "ask_id": "a"}
+        request: dict[str, Any] = {**Request.of_terms(terms, round=round, multiplicity=1).as_dict(), "ask_id": "a"}
         vector = self.parameters if vector is None else vector
         model = ArrayRecord({"parameters": Array(vector)})
         return self._say("train", RecordDict({"request": ConfigRecord(request), "model": model}))

@@ -165,14 +165,14 @@ class MixedOnTheWayBack(torch.autograd.Function):
 
 class BackwardMixes(Base):
     def between(self, h: Tensor) -> Tensor:
-        out: Tensor = MixedOnTheWayBack.apply(h)
+        out: Tensor = MixedOnTheWayBack.apply(h)  # type: ignore[no-untyped-call]
         return out
 
 
 class TensorHookMixes(Base):
     def between(self, h: Tensor) -> Tensor:
         out = h * 1.0
-        out.register_hook(lambda g: g + 10 * g.sum(dim=0, keepdim=True))
+        out.register_hook(lambda g: g + 10 * g.sum(dim=0, keepdim=True))  # type: ignore[no-untyped-call]
         return out
 
 
@@ -206,12 +206,14 @@ class ParametrisedByTheBatch(Base):
 
     def forward(self, x: Tensor) -> Tensor:
         self.seen.append(x.detach())
-        return super().forward(x)
+        scores: Tensor = super().forward(x)
+        return scores
 
 
 class MixingSequential(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = super().forward(x + x.sum(dim=0) if x.shape[0] > 8 else x)
+        x = x + x.sum(dim=0) if x.shape[0] > 8 else x
+        scores: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
         return scores
 
 
@@ -223,7 +225,11 @@ def hooked_forward() -> nn.Module:
 
 def hooked_backward() -> nn.Module:
     model = _plain()
-    model[2].register_full_backward_hook(lambda module, into, out: tuple(g + 10 * g.sum(dim=0) for g in into))
+
+    def hook(module: nn.Module, into: Any, out: Any) -> tuple[Tensor, ...]:
+        return tuple(gradient + 10 * gradient.sum(dim=0) for gradient in into)
+
+    model[2].register_full_backward_hook(hook)
     return model
 
 
@@ -240,10 +246,10 @@ def hooked_with_a_memory() -> nn.Module:
 
 
 def patched() -> nn.Module:
-    model = _plain()
+    model: Any = _plain()
     own = model[2].forward
-    model[2].forward = lambda x: own(x + x.mean(dim=0)) if len(x) > 8 else own(x)  # type: ignore[method-assign]
-    return model
+    model[2].forward = lambda x: own(x + x.mean(dim=0)) if len(x) > 8 else own(x)
+    return model  # type: ignore[no-any-return]
 
 
 class MixingParameter(nn.Parameter):
@@ -255,9 +261,9 @@ class MixingParameter(nn.Parameter):
 
 
 def odd_parameter() -> nn.Module:
-    model = _plain()
+    model: Any = _plain()
     model[2].weight = MixingParameter(model[2].weight.detach().clone())
-    return model
+    return model  # type: ignore[no-any-return]
 
 
 def _plain() -> nn.Sequential:

@@ -130,7 +130,7 @@ def test_offer_and_round_are_answered_alike_whether_or_not_the_model_fails_at_a_
     model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The record counts as nothing, to the bit as one with a label that the model has no class for."""
-    replies = {}
+    replies: dict[bool, Any] = {}
     for trap in (False, True):
         inputs, targets = records(model, trap=trap)
         if not trap:
@@ -178,7 +178,7 @@ def test_parameters_at_which_the_model_fails_for_one_record_are_answered_and_oth
 ) -> None:
     """The server sends weights that overflow at one record alone; its reply is the mean in which that record is 0."""
     vector = None
-    replies = {}
+    replies: dict[bool, Any] = {}
     for trap in (False, True):
         inputs, targets = records("particular", trap=trap)
         if not trap:

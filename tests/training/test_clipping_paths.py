@@ -28,8 +28,8 @@ from jsam.training.clipping import (
 )
 from jsam.training.clipping.capture import Capture
 from jsam.training.clipping.engine import Path
-from jsam.training.clipping.rowwise import is_rowwise
 from jsam.training.clipping.layers import CannotFuseError
+from jsam.training.clipping.rowwise import is_rowwise
 
 
 @pytest.fixture(autouse=True)

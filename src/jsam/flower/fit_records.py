@@ -31,7 +31,7 @@ from jsam.privacy.files import make_folder, write_atomically
 from jsam.training.clipping import cross_entropy
 from jsam.training.clipping.alone import copied
 from jsam.training.clipping.capture import watched_losses
-from jsam.training.clipping.per_sample import one_by_one, seeded
+from jsam.training.clipping.per_sample import begin, generators_kept, one_by_one
 from jsam.training.clipping.rowwise import is_rowwise
 
 Mask = NDArray[np.bool_]
@@ -99,7 +99,8 @@ def _replaced(inputs: NDArray[Any], targets: NDArray[np.int64], fit: Mask) -> tu
 
 
 def _forward(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
-    with seeded(0, x.device), torch.no_grad():
+    with generators_kept(x.device), torch.no_grad():
+        begin(0, x.device)
         watched_losses(copied(model), x, y, cross_entropy)
 
 

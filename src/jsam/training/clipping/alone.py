@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -97,6 +98,8 @@ class Alone:
         for module, twin in zip(model.modules(), self._twin.modules(), strict=True):
             if type(module) in RANKS and is_plain(module):
                 object.__setattr__(twin, "forward", _Known(module, twin.forward, names.get(module)))
+            if type(module) is nn.RReLU and is_plain(module) and module.training:
+                object.__setattr__(twin, "forward", partial(_rrelu, module))
         trained = (*self._twin.parameters(), *model.parameters())
         self.parameters = frozenset(id(value) for value in trained if value.requires_grad)
         """Trainable parameters, the model's and the copy's, by id."""
@@ -124,6 +127,12 @@ def each_loss(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets
     return found
 
 
+def _rrelu(module: nn.RReLU, x: Tensor) -> Tensor:
+    """The same with a slope drawn for every number, also where it is not used; torch's own has no rule for vmap."""
+    slopes = module.lower + (module.upper - module.lower) * torch.rand_like(x)
+    return torch.where(x >= 0, x, slopes * x)
+
+
 class _Known:
     """The forward pass of a known module inside of vmap: all rows at once, where they are rows."""
 
@@ -134,7 +143,7 @@ class _Known:
         if len(args) == 1 and not kwargs and isinstance(args[0], Tensor) and is_batchedtensor(args[0]):
             x = args[0]
             if x.dim() and x.shape[0] == 1 and RANKS[type(self._module)](self._module, x.dim()) is not None:
-                found: Tensor = _Rows.apply(x, self._module)
+                found: Tensor = _Rows.apply(x, self._module)  # type: ignore[no-untyped-call]
                 return found
         if self._name is not None:
             raise CannotFuseError(_misuse(self._name, args, kwargs))

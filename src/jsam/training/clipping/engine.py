@@ -191,7 +191,7 @@ class ClippingEngine:
             _, again = self._alone(inputs, targets)
             repeats = torch.equal(losses, again)
             if not is_rowwise(self.model, inputs.dim()) or self.loss is not cross_entropy:
-                for x, y in zip(inputs.split(1), targets.split(1), strict=True):
+                for x, y in zip(torch.split(inputs, 1), torch.split(targets, 1), strict=True):
                     refuse_changes(self.model, partial(watched_losses, inputs=x, targets=y, loss=self.loss))
                 if repeats:
                     self._refuse_seen_mixing(inputs, targets, losses)

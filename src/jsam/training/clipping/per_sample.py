@@ -64,19 +64,20 @@ def one_by_one(model: nn.Module, loss: PerSampleLoss) -> Callable[[Tensor, Tenso
 
 
 def _each(model: nn.Module, loss: PerSampleLoss, inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    known = loss is cross_entropy and is_rowwise(model, inputs.dim())
-    seeds = [] if known else torch.randint(2**62, (inputs.shape[0],)).tolist()
-    for i in range(inputs.shape[0]):
-        x, y = inputs[i : i + 1], targets[i : i + 1]
-        if known:
+    rows = list(zip(torch.split(inputs, 1), torch.split(targets, 1), strict=True))
+    if loss is cross_entropy and is_rowwise(model, inputs.dim()):
+        for x, y in rows:
             with torch.enable_grad():
                 yield _gradient(model, sample_losses(model, x, y, loss))
-        else:
-            with seeded(seeds[i], inputs.device), torch.enable_grad():
-                twin = copied(model)
-                losses = watched_losses(twin, x, y, loss)
-                _refuse_reference(losses, model)
-                yield _gradient(twin, losses)
+        return
+    seeds = torch.randint(2**62, (len(rows),)).tolist()
+    with generators_kept(inputs.device), torch.enable_grad():
+        for seed, (x, y) in zip(seeds, rows, strict=True):
+            begin(seed, inputs.device)
+            twin = copied(model)
+            losses = watched_losses(twin, x, y, loss)
+            _refuse_reference(losses, model)
+            yield _gradient(twin, losses)
 
 
 def _refuse_reference(losses: Tensor, model: nn.Module) -> None:
@@ -102,17 +103,21 @@ def _gradient(model: nn.Module, losses: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @contextlib.contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """The generators of torch, numpy and Python begin at `seed` inside; outside nothing was drawn from them."""
-    before_numpy, before_python = np.random.get_state(), random.getstate()  # noqa: NPY002 - what a model may draw from
+def generators_kept(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn inside, from torch, numpy or Python, outside nothing was drawn."""
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 - what a model may draw from
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(seed)
-        if device.type == "cuda":
-            torch.cuda.manual_seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        random.seed(seed)
         try:
             yield
         finally:
-            np.random.set_state(before_numpy)  # noqa: NPY002
-            random.setstate(before_python)
+            np.random.set_state(numpy_state)  # noqa: NPY002
+            random.setstate(python_state)
+
+
+def begin(seed: int, device: torch.device) -> None:
+    """All these generators begin at `seed`."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    random.seed(seed)

@@ -9,7 +9,7 @@ A module that anybody has hooked into or patched is not known, nor is a subclass
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -71,7 +71,8 @@ def _flattened(module: nn.Flatten, rank: int) -> int | None:
 
 
 def _unflattened(module: nn.Unflatten, rank: int) -> int | None:
-    dim, sizes = module.dim, module.unflattened_size
+    # Names of dimensions, which torch also takes, are not looked into.
+    dim, sizes = cast("object", module.dim), cast("tuple[object, ...]", module.unflattened_size)
     if not isinstance(dim, int) or not all(isinstance(size, int) for size in sizes):
         return None
     return rank + len(sizes) - 1 if 1 <= _place(dim, rank) < rank else None
