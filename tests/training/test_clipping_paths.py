@@ -28,8 +28,8 @@ from jsam.training.clipping import (
 )
 from jsam.training.clipping.capture import Capture
 from jsam.training.clipping.engine import Path
-from jsam.training.clipping.inspection import is_stateless
 from jsam.training.clipping.layers import CannotFuseError
+from jsam.training.clipping.rowwise import is_rowwise
 
 
 @pytest.fixture(autouse=True)
@@ -293,8 +293,8 @@ def test_a_model_that_keeps_state_on_itself_is_right_because_it_runs_in_one_thre
             return scores
 
     torch.set_num_threads(2)
-    assert is_stateless(nn.Sequential(nn.Linear(4, 3)))
-    assert not is_stateless(Remembering())
+    assert is_rowwise(nn.Sequential(nn.Linear(4, 3)), 2)
+    assert not is_rowwise(Remembering(), 2)
     check(Remembering(), *data(4, n=200), "fused")
 
 
@@ -343,7 +343,7 @@ def test_a_users_model_with_a_loss_of_its_own() -> None:
 
 def test_a_loss_that_averages_over_the_batch_is_refused() -> None:
     engine = ClippingEngine(nn.Linear(4, 3), clip_norm=1.0, loss=functional.cross_entropy)
-    with pytest.raises(InputError, match=r"loss returned shape \(\) for 3 examples.*one value an example"):
+    with pytest.raises(InputError, match=r"loss returned shape \(\) for 1 example;.*one value an example"):
         engine.clipped_sum(*data(4), torch.ones(6))
 
 

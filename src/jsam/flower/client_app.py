@@ -103,7 +103,7 @@ def _offer(message: Message, context: Context) -> Answer:
         raise Refused(Reason.OTHER_CONTRACT, "the offer is for another client")
     inputs, targets = files.records()
     _know(terms.public.model, inputs)
-    _warn_of_labels(terms.public.model, inputs, targets)
+    _warn_of_records(files, terms.public.model)
     _ledger(files).accept(terms, sensitivity=files.sensitivity, samples=len(targets), published=True)
     return {"accepted": terms.hash}, None
 
@@ -123,18 +123,18 @@ def _know(model: str, inputs: NDArray[Any]) -> None:
         raise Refused(Reason.INVALID_TERMS, "the model cannot be trained on this client's kind of records") from error
 
 
-def _warn_of_labels(model: str, inputs: NDArray[Any], targets: NDArray[np.int64]) -> None:
+def _warn_of_records(files: ClientFiles, model: str) -> None:
     """In this machine's log alone: to refuse the offer would tell the server of single records."""
+    from jsam.flower.fit_records import fit_records
     from jsam.flower.parameters import known_labels
 
-    unknown = int((~known_labels(model, inputs, targets)).sum())
-    if unknown:
-        logger.warning(
-            "%d of %d records have labels that model %s has no class for; they will count as nothing",
-            unknown,
-            len(targets),
-            model,
-        )
+    inputs, targets = files.records()
+    known, fit = known_labels(model, inputs, targets), fit_records(files, model)
+    found = {"have labels that model %s has no class for": ~known, "cannot be computed by model %s": known & ~fit}
+    for words, odd in found.items():
+        if odd.any():
+            what = f"%d of %d records {words}; they will count as nothing"
+            logger.warning(what, int(odd.sum()), len(targets), model)
 
 
 def _close(message: Message, context: Context) -> Answer:
@@ -144,7 +144,8 @@ def _close(message: Message, context: Context) -> Answer:
 
 
 def _release(message: Message, context: Context, noise: Noise) -> Answer:
-    from jsam.flower.parameters import clipped_mean, digest, fits
+    from jsam.flower.fit_records import fit_records, mean_of_fit
+    from jsam.flower.parameters import digest, fits
 
     files = _client(context)
     asked = dict(_record(message, "request"))
@@ -160,7 +161,8 @@ def _release(message: Message, context: Context, noise: Noise) -> Answer:
         inputs, targets = files.records()
         if len(targets) != release.samples:
             raise Refused(Reason.OTHER_SETTINGS, "the number of records is not the one that was agreed on")
-        mean = clipped_mean(model, parameters, inputs, targets, release.clip_norm)
+        fit = fit_records(files, model)
+        mean = mean_of_fit(model, parameters, inputs, targets, release.clip_norm, fit)
         return _stored(mean + noise(release.noise_std, len(mean)))
 
     reply = ledger.answer(request, compute, model=digest(parameters))

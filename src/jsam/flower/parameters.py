@@ -60,7 +60,7 @@ def check_trains(model_name: str, inputs: NDArray[Any]) -> None:
         _engine(model_name, 1.0, inputs.shape[1:], inputs.dtype.str)
     except InputError:
         raise
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except Exception as error:
         raise InputError(f"model {model_name!r} does not take inputs of shape {tuple(inputs.shape[1:])}") from error
 
 
@@ -130,15 +130,16 @@ def _engine(model_name: str, clip_norm: float, shape: tuple[int, ...], kind: str
     """
     model = model_named(model_name, 0).train()
     engine = ClippingEngine(model, clip_norm=clip_norm, loss=cross_entropy)
-    engine.clipped_sum(_made_up(shape, kind), torch.zeros(3, dtype=torch.int64), torch.ones(3))
+    engine.clipped_sum(made_up_records(shape, kind), torch.zeros(3, dtype=torch.int64), torch.ones(3))
     return model, engine
 
 
 @functools.lru_cache(maxsize=4)
 @torch.no_grad()
 def _classes(model_name: str, shape: tuple[int, ...], kind: str) -> int:
-    return int(model_named(model_name, 0)(_made_up(shape, kind)).shape[1])
+    return int(model_named(model_name, 0)(made_up_records(shape, kind)).shape[1])
 
 
-def _made_up(shape: tuple[int, ...], kind: str) -> torch.Tensor:
+def made_up_records(shape: tuple[int, ...], kind: str) -> torch.Tensor:
+    """Three records of that shape and type (numpy's name for it) that are nobody's."""
     return torch.from_numpy(np.random.default_rng(0).random((3, *shape)).astype(np.dtype(kind)))

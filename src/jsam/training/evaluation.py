@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from jsam.training.clipping import PerSampleLoss
+from jsam.training.clipping.alone import copied
 from jsam.training.clipping.gpu import runs_kernels
 from jsam.training.clipping.gpu.forward import merged
 from jsam.training.clipping.precision import Precision, arithmetic, forward_precision
+from jsam.training.clipping.rowwise import chain_of
 
 _CHUNK = 2000
 
@@ -39,6 +41,7 @@ def evaluate(
         queued = Evaluator(inputs, targets, num_classes=num_classes, loss=loss, precision=precision)
         queued.run(model)
         return Evaluator.read(queued.result.cpu())
+    model = _unwritten(model)
     was_training = model.training
     model.eval()
     try:
@@ -86,6 +89,7 @@ class Evaluator:
         """Queue an evaluation of the weights as they are then."""
         forward = merged(model, forward_precision(self._precision)) if runs_kernels(self.result.device) else None
         precision = self._precision if forward is None else forward_precision(self._precision)
+        model = _unwritten(model)
         hits, total = torch.zeros_like(self.result[0, :-1]), torch.zeros_like(self.result[0, -1])
         was_training = model.training
         model.eval()
@@ -108,6 +112,11 @@ class Evaluator:
             loss=float(result[0, -1]) / sum(counts),
             class_accuracy=tuple(hit / count if count else None for hit, count in zip(hits, counts, strict=True)),
         )
+
+
+def _unwritten(model: nn.Module) -> nn.Module:
+    """Where a forward pass might write something it writes it to a copy."""
+    return copied(model) if chain_of(model) is None else model
 
 
 def _unrecorded(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:

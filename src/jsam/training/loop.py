@@ -32,6 +32,7 @@ from jsam.training.environment import (
 )
 from jsam.training.errors import RunFolderError, TrainingStoppedError
 from jsam.training.evaluation import Evaluation, Evaluator, evaluate
+from jsam.training.fitness import LOOKED_AT, check_task
 from jsam.training.graphs import MEASURES, Pending
 from jsam.training.noise import combined_std, round_noise
 from jsam.training.noise_source import NoiseSource, kept_noise, new_noise
@@ -71,6 +72,7 @@ def train(
     device = device_named(settings.device)
     checked_precision(settings.precision, device)
     preparation = Preparation.of(contract, settings, task.partition.sizes)
+    check_task(task, device)
     folder = RunFolder(output)
     folder.create()
     write_json(folder.contract, storable(contract))
@@ -161,6 +163,7 @@ class _Run:
         )
         self.inputs = torch.from_numpy(task.dataset.train_inputs).to(device)
         self.targets = torch.from_numpy(task.dataset.train_targets).to(device)
+        self.engine.check(self.inputs[:LOOKED_AT], self.targets[:LOOKED_AT])
         self.test_inputs = torch.from_numpy(task.dataset.test_inputs).to(device)
         self.test_targets = torch.from_numpy(task.dataset.test_targets).to(device)
         self.held = [torch.from_numpy(indices) for indices in task.partition.indices]
@@ -222,7 +225,11 @@ class _Run:
     def _records(self, state: TrainingState, ledger: Ledger, fresh: bool) -> Generator[Metrics]:
         if fresh:
             yield {"round": 0, **self._evaluation()}
-        if self.device.type == "cuda" and self.engine.path == "fused" and replayable(self.model, self.loss):
+        if (
+            self.device.type == "cuda"
+            and self.engine.path == "fused"
+            and replayable(self.model, self.loss, self.inputs)
+        ):
             yield from self._replayed(state, ledger)
             return
         for index in range(state.rounds_done, self.settings.rounds):

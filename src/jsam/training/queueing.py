@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from jsam.privacy import Release, Round
 from jsam.training.clipping import ClippingEngine, PerSampleLoss, cross_entropy, sample_weights
-from jsam.training.clipping.inspection import draws_at_random, is_stateless
+from jsam.training.clipping.inspection import draws_at_random
+from jsam.training.clipping.rowwise import is_rowwise
 from jsam.training.evaluation import Evaluator
 from jsam.training.graphs import GraphRounds, RoundInputs, batch_sizes
 from jsam.training.noise import combined_std, rounded_up
@@ -20,9 +23,9 @@ from jsam.training.preparation import Preparation
 from jsam.training.settings import TrainingSettings
 
 
-def replayable(model: nn.Module, loss: PerSampleLoss) -> bool:
-    """Whether a round can be recorded as a CUDA graph: the model is torch's own modules and draws nothing at random."""
-    return loss is cross_entropy and is_stateless(model) and not draws_at_random(model)
+def replayable(model: nn.Module, loss: PerSampleLoss, inputs: Tensor | NDArray[Any]) -> bool:
+    """Whether a round can be recorded as a CUDA graph: the model is known for such inputs, and draws no numbers."""
+    return loss is cross_entropy and is_rowwise(model, inputs.ndim) and not draws_at_random(model)
 
 
 def due(rounds_done: int, every: int, rounds: int) -> bool:

@@ -101,7 +101,9 @@ def slot_key(trial: Trial) -> tuple[Any, ...] | None:
     device = device_named(settings.device)
     if device.type != "cuda":
         return None
-    if not replayable(task.model, task.loss or cross_entropy) or obstacle(trainable_owners(task.model)) is not None:
+    if not replayable(task.model, task.loss or cross_entropy, task.dataset.train_inputs):
+        return None
+    if obstacle(trainable_owners(task.model)) is not None:
         return None
     shapes = tuple((name, tuple(value.shape)) for name, value in task.model.state_dict().items())
     trained = tuple(name for name, value in task.model.named_parameters() if value.requires_grad)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jsam.training.clipping.capture import PerSampleLoss
-from jsam.training.clipping.engine import ClippingEngine, SlowPathWarning, cross_entropy
+from jsam.training.clipping.capture import PerSampleLoss, cross_entropy
+from jsam.training.clipping.engine import ClippingEngine, SlowPathWarning
 from jsam.training.clipping.reference import ClientBatch, reference_clipped_sum
 from jsam.training.clipping.result import ClippedSum
 from jsam.training.clipping.weights import sample_weights

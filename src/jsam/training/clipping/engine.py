@@ -6,21 +6,24 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.modules.dropout import _DropoutNd
 
 from jsam.errors import InputError
-from jsam.training.clipping.capture import PerSampleLoss, sample_losses
+from jsam.training.clipping.alone import copied
+from jsam.training.clipping.capture import PerSampleLoss, cross_entropy, watched_losses
 from jsam.training.clipping.chunking import spans
 from jsam.training.clipping.fused import FusedClipping
 from jsam.training.clipping.inspection import (
     draws_at_random,
-    is_stateless,
     obstacle,
+    one_line,
+    refuse_changes,
+    refuse_hooks,
     refuse_mixing,
     trainable_owners,
 )
@@ -28,6 +31,7 @@ from jsam.training.clipping.layers import CannotFuseError
 from jsam.training.clipping.per_sample import one_by_one, trainable, vectorised
 from jsam.training.clipping.precision import Precision, arithmetic, checked_precision
 from jsam.training.clipping.result import ClippedSum, clip_factors
+from jsam.training.clipping.rowwise import chain_of, is_rowwise
 
 Path = Literal["fused", "vectorised", "one by one"]
 
@@ -42,23 +46,20 @@ class SlowPathWarning(UserWarning):
     """A model is clipped by per-sample gradients, because the fused path does not cover it."""
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Per-example cross entropy, the default loss."""
-    return functional.cross_entropy(outputs, targets, reduction="none")
-
-
 class ClippingEngine:
     """Weighted sums of per-example gradients, each clipped to one L2 norm over all trainable parameters.
 
-    `path` names how gradients are computed, and `reason` why it is not "fused". The model's first batch is also used
-    for a check against gradients taken one example at a time, which catches what types alone do not show: parameters
-    used outside their module, and examples that influence each other. A model with Conv2d is put into channels-last
+    `path` names how gradients are computed, and `reason` why it is not "fused". On every path an example's gradient
+    depends on no other example, by construction (docs/decisions/0016): a batch goes through the model at once only if
+    all modules are known to treat its rows apart, else the model and the loss see one example at a time, and what a
+    forward pass writes is thrown away. The first batch is also held against gradients taken one example at a time, to
+    choose the path and to refuse with a reason what makes no sense there. A model with Conv2d is put into channels-last
     memory format on the CPU (values and shapes stay the same). Dropout draws from torch's global generator.
 
     `chunk_size` bounds the examples in flight, and with them the memory. `workers` threads share the chunks on the CPU,
-    one torch thread each; "auto" takes torch.get_num_threads() of them for models of torch's own modules with the
-    default loss, and one for others, whose forward pass might keep state. The result depends on their number only by
-    rounding. On CUDA `precision` names the arithmetic of the forward and backward pass (fp32, tf32, or bf16: see
+    one torch thread each; "auto" takes torch.get_num_threads() of them for models that are known, with the default
+    loss, and one for others, which never get more. The result depends on their number only by rounding. On CUDA
+    `precision` names the arithmetic of the forward and backward pass (fp32, tf32, or bf16: see
     jsam.training.clipping.precision).
     """
 
@@ -103,14 +104,14 @@ class ClippingEngine:
         channels_last = _gains_by_channels_last(model) if on_cpu else precision != "fp32" and _has_convolutions(model)
         if channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        safe = on_cpu and loss is cross_entropy and is_stateless(model)
-        count = min(_MOST_WORKERS, torch.get_num_threads()) if safe else 1
+        known = chain_of(model) is not None
+        count = min(_MOST_WORKERS, torch.get_num_threads()) if on_cpu and known and loss is cross_entropy else 1
         self._fused = FusedClipping(
             model,
             owners,
             loss=loss,
             channels_last=channels_last,
-            workers=count if workers == "auto" else workers,
+            workers=count if workers == "auto" or not known else workers,
             precision=self.precision,
         )
 
@@ -130,7 +131,7 @@ class ClippingEngine:
             raise InputError(f"weights has shape {tuple(weights.shape)}; it must be ({n},), one weight an example")
         refuse_mixing(self.model)
         weights = weights.to(next(iter(trainable(self.model).values())))
-        self._check_once(inputs, targets)
+        self.check(inputs, targets)
         if self.path == "fused":
             try:
                 return self._fused.clipped_sum(
@@ -139,7 +140,7 @@ class ClippingEngine:
                     weights,
                     clip_norm=self.clip_norm,
                     chunk_size=self._chunk_size,
-                    parallel=not draws_at_random(self.model),
+                    parallel=is_rowwise(self.model, inputs.dim()) and not draws_at_random(self.model),
                 )
             except CannotFuseError as error:
                 self._leave_fused(str(error))
@@ -174,43 +175,70 @@ class ClippingEngine:
         return ClippedSum(gradient=total, norms=torch.cat(norms), losses=torch.cat(losses), clip_norm=self.clip_norm)
 
     def _per_sample_gradients(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        if self.path == "vectorised":
-            try:
-                return vectorised(self.model, self.loss)(inputs, targets)
-            except RuntimeError as error:
-                # vmap has no rule for some operations and forbids data-dependent control flow.
-                self.path, self.reason = "one by one", f"{self.reason}; torch.func: {str(error).splitlines()[0]}"
-        return one_by_one(self.model, self.loss)(inputs, targets)
+        way = vectorised if self.path == "vectorised" else one_by_one
+        return way(self.model, self.loss)(inputs, targets)
 
-    def _check_once(self, inputs: Tensor, targets: Tensor) -> None:
+    def check(self, inputs: Tensor, targets: Tensor) -> None:
+        """On the first batch: refuse what makes no sense, and choose the path. Later batches change neither.
+
+        Nothing here keeps examples apart; a model that is fooled into acting well now is run no other way than it is.
+        """
         if self._checked:
             return
         inputs, targets = inputs[:_PROBE_SAMPLES], targets[:_PROBE_SAMPLES]
-        # A lone example shows nothing about mixing: look again at the next batch.
-        self._checked = inputs.shape[0] > 1
         with _undisturbed(self.model, inputs.device), arithmetic("fp32", inputs.device):
+            gradients, losses = self._alone(inputs, targets)
+            _, again = self._alone(inputs, targets)
+            repeats = torch.equal(losses, again)
+            if not is_rowwise(self.model, inputs.dim()) or self.loss is not cross_entropy:
+                for x, y in zip(torch.split(inputs, 1), torch.split(targets, 1), strict=True):
+                    refuse_changes(self.model, partial(watched_losses, inputs=x, targets=y, loss=self.loss))
+                if repeats:
+                    self._refuse_seen_mixing(inputs, targets, losses)
+            if self.path == "fused":
+                self._compare(inputs, targets, gradients if repeats else None)
+            if self.path == "vectorised":
+                self._try_vectorised(inputs, targets)
+        if self.path == "one by one" and not is_rowwise(self.model, inputs.dim()):
+            refuse_hooks(self.model)
+        self._checked = True
+
+    def _alone(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        try:
+            return one_by_one(self.model, self.loss)(inputs, targets)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"the model, or its loss, fails for a single example: {one_line(error)}") from error
+
+    def _refuse_seen_mixing(self, inputs: Tensor, targets: Tensor, alone: Tensor) -> None:
+        """A courtesy: one at a time such a model computes something, but hardly what its author meant."""
+        try:
             with torch.no_grad():
-                together, again = (sample_losses(self.model, inputs, targets, self.loss) for _ in range(2))
-            if not torch.equal(together, again):
-                # Random beyond Dropout: nothing to compare with, but shapes still tell.
-                self._compare(inputs, targets, None)
-                return
-            gradients, alone = one_by_one(self.model, self.loss)(inputs, targets)
-            if not torch.allclose(together, alone, rtol=_PROBE_TOLERANCE["fp32"], atol=1e-5):
-                raise InputError(
-                    f"the loss of an example is {float(alone[0]):g} alone and {float(together[0]):g} in a batch: the "
-                    "model mixes samples, so no gradient belongs to one example"
-                )
-            self._compare(inputs, targets, gradients)
+                together = watched_losses(copied(self.model), inputs, targets, self.loss)
+        except Exception:  # noqa: BLE001 - it takes one example at a time, and gets no more
+            return
+        if not torch.allclose(together, alone, rtol=_PROBE_TOLERANCE["fp32"], atol=1e-5, equal_nan=True):
+            most = int((together - alone).abs().argmax())
+            raise InputError(
+                f"the loss of an example is {float(alone[most]):g} alone and {float(together[most]):g} in a batch: the "
+                "model mixes samples, so no gradient belongs to one example"
+            )
 
     def _compare(self, inputs: Tensor, targets: Tensor, gradients: Tensor | None) -> None:
-        if self.path != "fused":
-            return
         weights = torch.arange(1.0, inputs.shape[0] + 1.0).to(next(iter(trainable(self.model).values())))
         try:
-            fused = self._fused.clipped_sum(inputs, targets, weights, clip_norm=math.inf)
-        except CannotFuseError as error:
+            fused = self._fused.clipped_sum(inputs, targets, weights, clip_norm=math.inf, parallel=False)
+        except (CannotFuseError, InputError) as error:
+            if isinstance(error, InputError):
+                raise
             self._leave_fused(str(error))
+            return
+        except Exception as error:
+            if is_rowwise(self.model, inputs.dim()) and self.loss is cross_entropy:
+                raise
+            # One at a time it went: vmap has no rule for some operation, or values decide what is computed.
+            self._leave_fused(f"torch.func: {one_line(error)}")
             return
         if gradients is None:
             return
@@ -218,9 +246,15 @@ class ClippingEngine:
         tolerance = _PROBE_TOLERANCE[self.precision]
         far = torch.linalg.vector_norm(fused.gradient - expected) > tolerance * (weights * norms).sum()
         if far or not torch.allclose(fused.norms, norms, rtol=tolerance, atol=1e-7):
-            self._leave_fused(
-                "a parameter is used outside the module that owns it (found by a check on the first batch)"
-            )
+            self._leave_fused("the gradients of its layers are not all of the gradient (found on the first batch)")
+
+    def _try_vectorised(self, inputs: Tensor, targets: Tensor) -> None:
+        try:
+            vectorised(self.model, self.loss)(inputs, targets)
+        except InputError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            self.path, self.reason = "one by one", f"{self.reason}; torch.func: {one_line(error)}"
 
 
 def _has_convolutions(model: nn.Module) -> bool:
@@ -240,8 +274,7 @@ def _gains_by_channels_last(model: nn.Module) -> bool:
 
 @contextmanager
 def _undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Dropout off, then generators and buffers as before: a check must not change what a run computes."""
-    saved = {name: value.clone() for name, value in model.named_buffers()}
+    """Dropout off and generators as before: a check must not change what a run computes."""
     dropouts = [module for module in model.modules() if isinstance(module, _DropoutNd) and module.training]
     for module in dropouts:
         module.training = False
@@ -251,6 +284,3 @@ def _undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
         finally:
             for module in dropouts:
                 module.training = True
-            with torch.no_grad():
-                for name, value in model.named_buffers():
-                    value.copy_(saved[name])

@@ -1,0 +1,184 @@
+"""Which models treat the rows of a batch apart from each other: decided by types, options and ranks, not by trying.
+
+Each module here is known with the ranks (numbers of dimensions, the batch counted) at which a row of its output depends
+on the same row of its input and on nothing else. A `LayerNorm` over two dimensions does so for inputs of three, and
+mixes the batch for inputs of two. Dropout draws for each element, so how much it draws follows from the shape alone.
+A module that anybody has hooked into or patched is not known, nor is a subclass: it may compute something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+RankRule = Callable[[Any, int], int | None]
+"""The rank that comes out for a rank that goes in; None where rows would not be apart, or the module would fail."""
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
+
+Chain = Sequence[nn.Module]
+"""The modules of a model in the order in which they are called, one after the other."""
+
+
+def _from(least: int) -> RankRule:
+    return lambda module, rank: rank if rank >= least else None
+
+
+def _only(wanted: int) -> RankRule:
+    return lambda module, rank: rank if rank == wanted else None
+
+
+def _pool(wanted: int) -> RankRule:
+    # With indices a pair comes out.
+    return lambda module, rank: rank if rank == wanted and not getattr(module, "return_indices", False) else None
+
+
+def _unless_drawing(module: nn.RReLU, rank: int) -> int | None:
+    # In training it draws for negative numbers only: how many one row has decides what the next row draws.
+    return None if module.training else rank
+
+
+def _normalised(module: nn.LayerNorm, rank: int) -> int | None:
+    return rank if rank > len(module.normalized_shape) else None
+
+
+def _batch_normalised(*ranks: int) -> RankRule:
+    def rule(module: nn.BatchNorm1d, rank: int) -> int | None:
+        return rank if rank in ranks and not module.training and module.running_mean is not None else None
+
+    return rule
+
+
+def _instance_normalised(wanted: int) -> RankRule:
+    def rule(module: nn.InstanceNorm1d, rank: int) -> int | None:
+        return rank if rank == wanted and not module.track_running_stats else None
+
+    return rule
+
+
+def _embedded(module: nn.Embedding, rank: int) -> int | None:
+    return rank + 1 if rank >= 1 and module.max_norm is None and not module.scale_grad_by_freq else None
+
+
+def _flattened(module: nn.Flatten, rank: int) -> int | None:
+    start, end = _place(module.start_dim, rank), _place(module.end_dim, rank)
+    return rank - (end - start) if 1 <= start <= end < rank else None
+
+
+def _unflattened(module: nn.Unflatten, rank: int) -> int | None:
+    # Names of dimensions, which torch also takes, are not looked into.
+    dim, sizes = cast("object", module.dim), cast("tuple[object, ...]", module.unflattened_size)
+    if not isinstance(dim, int) or not all(isinstance(size, int) for size in sizes):
+        return None
+    return rank + len(sizes) - 1 if 1 <= _place(dim, rank) < rank else None
+
+
+def _along(module: nn.Softmax | nn.GLU, rank: int) -> int | None:
+    dim = module.dim
+    return rank if isinstance(dim, int) and 1 <= _place(dim, rank) < rank else None
+
+
+def _place(dim: int, rank: int) -> int:
+    return dim + rank if dim < 0 else dim
+
+
+_ELEMENTWISE: tuple[type[nn.Module], ...] = (
+    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish,
+    nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softplus, nn.Softsign,
+    nn.Softshrink, nn.Hardshrink, nn.Tanhshrink, nn.Threshold, nn.Dropout, nn.AlphaDropout,
+)  # fmt: skip
+
+RANKS: dict[type[nn.Module], RankRule] = {
+    **dict.fromkeys(_ELEMENTWISE, _from(1)),
+    nn.RReLU: _unless_drawing,
+    nn.Linear: _from(2),
+    nn.Conv1d: _only(3),
+    nn.Conv2d: _only(4),
+    nn.Conv3d: _only(5),
+    nn.Dropout1d: _only(3),
+    nn.Dropout2d: _only(4),
+    nn.Dropout3d: _only(5),
+    nn.MaxPool1d: _pool(3),
+    nn.MaxPool2d: _pool(4),
+    nn.MaxPool3d: _pool(5),
+    nn.AvgPool1d: _only(3),
+    nn.AvgPool2d: _only(4),
+    nn.AvgPool3d: _only(5),
+    nn.AdaptiveAvgPool1d: _only(3),
+    nn.AdaptiveAvgPool2d: _only(4),
+    nn.AdaptiveMaxPool1d: _pool(3),
+    nn.AdaptiveMaxPool2d: _pool(4),
+    nn.ZeroPad2d: _only(4),
+    nn.ReflectionPad2d: _only(4),
+    nn.ReplicationPad2d: _only(4),
+    nn.GroupNorm: _from(2),
+    nn.LayerNorm: _normalised,
+    nn.BatchNorm1d: _batch_normalised(2, 3),
+    nn.BatchNorm2d: _batch_normalised(4),
+    nn.BatchNorm3d: _batch_normalised(5),
+    nn.InstanceNorm1d: _instance_normalised(3),
+    nn.InstanceNorm2d: _instance_normalised(4),
+    nn.InstanceNorm3d: _instance_normalised(5),
+    nn.Embedding: _embedded,
+    nn.Flatten: _flattened,
+    nn.Unflatten: _unflattened,
+    nn.Softmax: _along,
+    nn.LogSoftmax: _along,
+    nn.GLU: _along,
+}
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether calling the module runs its class's own code and nothing else: no hooks, nothing patched or compiled."""
+    kind = type(module)
+    return (
+        not has_hooks(module)
+        and getattr(module, "_compiled_call_impl", None) is None
+        and not any(callable(getattr(kind, key, None)) for key in vars(module))
+        and all(type(value) in (nn.Parameter, type(None)) for value in module._parameters.values())
+        and all(type(value) in (torch.Tensor, type(None)) for value in module._buffers.values())
+    )
+
+
+def has_hooks(module: nn.Module) -> bool:
+    return any(getattr(module, name, None) for name in _HOOKS)
+
+
+def chain_of(model: nn.Module) -> Chain | None:
+    """The modules of a model that is known: one of `RANKS`, or an nn.Sequential of them; else None."""
+    if any(getattr(torch_module, name, None) for name in _GLOBAL_HOOKS):
+        return None
+    if not is_plain(model):
+        return None
+    if type(model) in RANKS:
+        return [model]
+    if type(model) is not nn.Sequential:
+        return None
+    links: list[nn.Module] = []
+    for module in model:
+        found = chain_of(module)
+        if found is None:
+            return None
+        links += found
+    return links
+
+
+def rank_after(chain: Chain, rank: int) -> int | None:
+    """The rank of what comes out of a chain, or None where some module may mix the rows of its input."""
+    found: int | None = rank
+    for module in chain:
+        if found is None:
+            return None
+        found = RANKS[type(module)](module, found)
+    return found
+
+
+def is_rowwise(model: nn.Module, rank: int) -> bool:
+    """Whether a batch of that rank surely goes through the model row by row, and nothing is kept on the way."""
+    chain = chain_of(model)
+    return chain is not None and rank_after(chain, rank) is not None
