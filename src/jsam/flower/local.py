@@ -35,7 +35,7 @@ from jsam.flower.processes import (
     uninterrupted,
 )
 from jsam.flower.statement import Statement
-from jsam.privacy.files import keep_private, make_folder
+from jsam.privacy.files import keep_private, make_folder, write_atomically
 
 CONNECTION = "jsam-local"
 COMPLETED = "finished:completed"
@@ -106,7 +106,7 @@ class LocalFederation:
         make_folder(self.home)
         keep_private(self.home, "Flower's folder")
         self.port = self.port or free_port()
-        (self.home / "config.toml").write_text(self._connection(), encoding="utf-8")
+        write_atomically(self.home / "config.toml", self._connection().encode())
         command = [program("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--database", str(self.home / "superlink.db")]
         command += ["--insecure"] if self.certificates is None else self.certificates.superlink_options()

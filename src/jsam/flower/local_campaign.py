@@ -19,6 +19,7 @@ from jsam.flower.server_store import ServerStore
 from jsam.flower.statement import Statement
 from jsam.mechanism.market import Market
 from jsam.mechanism.priors import parse_prior
+from jsam.privacy.files import make_folder
 from jsam.training.data import load_dataset
 from jsam.training.reports import draw_sensitivities
 from jsam.training.task import TaskSpec
@@ -72,6 +73,7 @@ def deal_out(
     data = load_dataset(dataset)
     split = TaskSpec(dataset=dataset, num_clients=clients, seed=published.seed).split(data)
     sensitivities = draw_sensitivities(parse_prior(published.prior), clients, published.seed)
+    make_folder(folder)
     return [
         write_client(
             client_folder(folder, k),
