@@ -186,6 +186,19 @@ class Recurrent(nn.Module):
         return scores
 
 
+def test_rrelu_draws_a_slope_for_each_number_and_none_twice() -> None:
+    """Slopes lie in the range that was asked for, differ, and follow from the generator alone."""
+    model = nn.Sequential(nn.Linear(6, 40), nn.RReLU(0.2, 0.4), nn.Linear(40, 3))
+    inputs, targets = torch.randn(ROWS, 6), torch.zeros(ROWS, dtype=torch.int64)
+    engine, found = ClippingEngine(model, clip_norm=1.0), []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        found.append(engine.clipped_sum(inputs, targets, torch.ones(ROWS)).gradient)
+    assert engine.path == "fused"
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
 class Undisturbed(nn.Module):
     """A part without gradients: the same sums as without vmap."""
 

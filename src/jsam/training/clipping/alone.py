@@ -96,10 +96,10 @@ class Alone:
     def __init__(self, model: nn.Module, names: Mapping[nn.Module, str]) -> None:
         self._twin = copied(model)
         for module, twin in zip(model.modules(), self._twin.modules(), strict=True):
-            if type(module) in RANKS and is_plain(module):
-                object.__setattr__(twin, "forward", _Known(module, twin.forward, names.get(module)))
             if type(module) is nn.RReLU and is_plain(module) and module.training:
                 object.__setattr__(twin, "forward", partial(_rrelu, module))
+            elif type(module) in RANKS and is_plain(module):
+                object.__setattr__(twin, "forward", _Known(module, twin.forward, names.get(module)))
         trained = (*self._twin.parameters(), *model.parameters())
         self.parameters = frozenset(id(value) for value in trained if value.requires_grad)
         """Trainable parameters, the model's and the copy's, by id."""

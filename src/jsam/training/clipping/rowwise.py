@@ -38,11 +38,6 @@ def _pool(wanted: int) -> RankRule:
     return lambda module, rank: rank if rank == wanted and not getattr(module, "return_indices", False) else None
 
 
-def _unless_drawing(module: nn.RReLU, rank: int) -> int | None:
-    # In training it draws for negative numbers only: how many one row has decides what the next row draws.
-    return None if module.training else rank
-
-
 def _normalised(module: nn.LayerNorm, rank: int) -> int | None:
     return rank if rank > len(module.normalized_shape) else None
 
@@ -88,14 +83,13 @@ def _place(dim: int, rank: int) -> int:
 
 
 _ELEMENTWISE: tuple[type[nn.Module], ...] = (
-    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish,
+    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.RReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish,
     nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softplus, nn.Softsign,
     nn.Softshrink, nn.Hardshrink, nn.Tanhshrink, nn.Threshold, nn.Dropout, nn.AlphaDropout,
 )  # fmt: skip
 
 RANKS: dict[type[nn.Module], RankRule] = {
     **dict.fromkeys(_ELEMENTWISE, _from(1)),
-    nn.RReLU: _unless_drawing,
     nn.Linear: _from(2),
     nn.Conv1d: _only(3),
     nn.Conv2d: _only(4),
@@ -153,7 +147,8 @@ def chain_of(model: nn.Module) -> Chain | None:
     """The modules of a model that is known: one of `RANKS`, or an nn.Sequential of them; else None."""
     if any(getattr(torch_module, name, None) for name in _GLOBAL_HOOKS):
         return None
-    if not is_plain(model):
+    # In training an RReLU draws for negative numbers only: how many one row has decides what the next row draws.
+    if not is_plain(model) or (type(model) is nn.RReLU and model.training):
         return None
     if type(model) in RANKS:
         return [model]
