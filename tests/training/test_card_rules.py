@@ -20,9 +20,9 @@ from jsam.training.clipping.chunking import Footprint, memory_of, samples_a_chun
 from jsam.training.clipping.gpu import fits_kernels, runs_kernels  # noqa: E402
 from jsam.training.clipping.gpu.tiles import share_for, tile_for  # noqa: E402
 from jsam.training.clipping.layers.base import row_norms  # noqa: E402
-from jsam.training.clipping.layers.embedding import add_rows  # noqa: E402
 from jsam.training.clipping.precision import PRECISIONS, checked_precision, precision_for  # noqa: E402
 from jsam.training.clipping.result import LONGEST_FP32_SUM, SAFETY_MARGIN, TILE_CHAIN, clip_factors  # noqa: E402
+from jsam.training.clipping.sums import add_in_order  # noqa: E402
 from jsam.training.clipping.worker import Worker  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
 
@@ -201,7 +201,7 @@ def test_rows_are_added_up_the_same_in_either_way(sort: bool) -> None:
     source = torch.Generator().manual_seed(2)
     rows, values = torch.randint(0, 7, (200,), generator=source), torch.randn(200, 5, generator=source)
     total = torch.ones(9, 5)
-    add_rows(total, rows, values, sort=sort)
+    add_in_order(total, rows, values, sort=sort)
     expected = 1 + nn.functional.one_hot(rows, 9).double().t() @ values.double()
     torch.testing.assert_close(total.double(), expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(total[7:], torch.ones(2, 5))

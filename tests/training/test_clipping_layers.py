@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from jsam.training.clipping import ClientBatch, ClippingEngine, reference_clipped_sum
 from jsam.training.clipping.convolution import ConvShape
-from jsam.training.clipping.layers.product import ProductRule
 from jsam.training.clipping.patches import prepare, unfolder
 from jsam.training.clipping.result import SAFETY_MARGIN
 from jsam.training.clipping.workspace import Workspace
@@ -197,11 +196,8 @@ def test_token_models(vocabulary: int, length: int, groups: int, padding: int | 
     check(seeded(lambda: Tokens(vocabulary, width, groups, padding), seed), tokens, classes=3, seed=seed)
 
 
-@pytest.mark.parametrize("gram", [True, False])
 @pytest.mark.parametrize("kind", ["conv", "grouped", "narrow", "linear"])
-def test_gram_matrices_and_kept_gradients_agree(kind: str, gram: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to a norm, forced on the same layers, whatever the cost rule would choose."""
-    monkeypatch.setattr(ProductRule, "uses_gram", lambda self, calls: gram)
+def test_layers_whose_gradients_are_sums_over_positions(kind: str) -> None:
     layers: dict[str, tuple[nn.Module, Tensor]] = {
         "conv": (nn.Conv2d(6, 4, 3, stride=2, padding=1), noise(6, 6, 7, 8, seed=1)),
         "grouped": (nn.Conv2d(4, 6, 3, padding="same", groups=2), noise(6, 4, 5, 5, seed=2)),

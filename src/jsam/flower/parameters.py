@@ -15,9 +15,8 @@ from jsam.errors import InputError
 from jsam.flower.models import model_named
 from jsam.privacy import derived_seed
 from jsam.training.clipping import ClippingEngine, cross_entropy, sample_weights
-from jsam.training.clipping.layers.base import LARGEST_NORM
-from jsam.training.clipping.per_sample import one_by_one
-from jsam.training.clipping.result import clip_factors
+from jsam.training.clipping.result import LARGEST_RATIO
+from jsam.training.environment import threads_set_to
 
 Vector = NDArray[np.float32]
 
@@ -56,6 +55,8 @@ def _size(model_name: str) -> int:
 
 def check_trains(model_name: str, inputs: NDArray[Any]) -> None:
     """Refuse a model whose gradients cannot be clipped or that does not take such inputs; looks at no value of them."""
+    if len(inputs) > LARGEST_RATIO:
+        raise InputError(f"{len(inputs)} records are more than the {int(LARGEST_RATIO)} whose mean can be bounded")
     try:
         _engine(model_name, 1.0, inputs.shape[1:], inputs.dtype.str)
     except InputError:
@@ -77,15 +78,14 @@ def digest(vector: Vector) -> str:
 
 def clipped_mean(
     model_name: str, parameters: Vector, inputs: NDArray[Any], targets: NDArray[np.int64], clip_norm: float
-) -> Vector:
+) -> NDArray[np.float64]:
     """The mean over all records of their gradients, each clipped; before noise, so it must not leave the machine.
 
+    It is fp64 and stays so until noise is added: rounded to fp32 first it could move by more than one record's share.
     A record whose gradient is not finite, or whose label the model has no class for, counts as 0. To fail instead would
     be an answer without noise: a server could send parameters that overflow at chosen records only, or name a model of
-    few classes, and learn of records from who fails. For the same reason what one
-    record adds must not hang on another. Records that fp32 cannot clip are clipped one by one in fp64. Others stand in
-    their rows with weight 0, for in a batch of another size, or on another of the engine's paths, all would be rounded
-    differently, and parameters can be made up for which that turns gradients around.
+    few classes, and learn of records from who fails. The same work is done for every record, whatever is in it, for how
+    long it takes is an answer too; and what one record adds does not hang on another.
     """
     model, engine = _engine(model_name, clip_norm, inputs.shape[1:], inputs.dtype.str)
     put_into(model, parameters)
@@ -93,32 +93,10 @@ def clipped_mean(
     records = torch.from_numpy(inputs), torch.from_numpy(targets).clone()
     records[1][~known] = 0
     weights = sample_weights([len(targets)], [1], 1) * known
-    found = engine.clipped_sum(*records, weights)
-    gradient, odd = found.gradient, ~(found.norms <= LARGEST_NORM)
-    if bool(odd.any()) and not bool(odd.all()):
-        rows = torch.arange(len(odd))
-        rows[odd] = int(torch.nonzero(~odd)[0])
-        gradient = engine.clipped_sum(records[0][rows], records[1][rows], weights * ~odd).gradient
-    if bool(odd.all()) or not bool(torch.isfinite(gradient).all()):
-        gradient, odd = torch.zeros(len(parameters)), torch.ones_like(odd)
-    if bool(odd.any()):
-        odd &= known
-        alone = _one_by_one(model, records[0][odd], records[1][odd], clip_norm)
-        gradient = gradient.double() + alone / len(targets)
-    return gradient.numpy().astype(np.float32)
-
-
-def _one_by_one(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float) -> torch.Tensor:
-    """The sum of clipped gradients, slowly, no record's gradient touching another's."""
-    compute = one_by_one(model, cross_entropy)
-    size = sum(value.numel() for value in model.parameters() if value.requires_grad)
-    total = torch.zeros(size, dtype=torch.float64)
-    for i in range(len(targets)):
-        gradient = compute(inputs[i : i + 1], targets[i : i + 1])[0][0].double()
-        norm = torch.linalg.vector_norm(gradient)
-        if bool(torch.isfinite(norm)):
-            total += gradient * clip_factors(norm, clip_norm)
-    return total
+    # The engine's workers flush numbers too small for full precision, which are slow. Threads inside one operation
+    # could not be told to, so there are none.
+    with threads_set_to(1):
+        return engine.clipped_sum(*records, weights).gradient.numpy()
 
 
 @functools.lru_cache(maxsize=4)

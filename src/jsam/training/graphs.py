@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from jsam.training.clipping import ClippingEngine
 from jsam.training.clipping.per_sample import trainable
+from jsam.training.clipping.weights import refuse_range
 from jsam.training.evaluation import Evaluation, Evaluator
 
 MEASURES = ("train_loss", "share_clipped", "mean_sample_norm", "gradient_norm", "noise_norm")
@@ -142,6 +143,7 @@ class GraphRounds:
         weights = torch.zeros((len(rounds), most)).pin_memory()
         scales = torch.empty((len(rounds), 2)).pin_memory()
         for i, single in enumerate(rounds):
+            refuse_range(single.weights)
             rows[i, : len(single.rows)] = torch.from_numpy(single.rows)
             # Missing rows repeat one of the round's own with weight 0: computed, and worth nothing. Another client's
             # would be touched in a round without it, and could stop the run by not being finite.
@@ -203,18 +205,20 @@ class GraphRounds:
         noise = self._noise * scale
         real = weights > 0
         count = real.sum()
-        signal = torch.linalg.vector_norm(found.gradient, dtype=torch.float64).float()
+        norms = torch.where(real, found.norms, 0.0)
+        # An example whose gradient is not finite counts as nothing; here it means that the run has diverged.
+        finite = torch.isfinite(norms).all()
+        signal = torch.where(finite, torch.linalg.vector_norm(found.gradient).float(), torch.inf)
         loss = torch.where(real, found.losses, 0.0).sum() / count
         self._sound.logical_and_(torch.isfinite(signal) & torch.isfinite(loss))
         # What is not finite is never applied, nor anything after it.
-        update = torch.where(self._sound, found.gradient + noise, 0.0)
+        update = torch.where(self._sound, found.gradient + noise, 0.0).float()
         if self._velocity is not None:
             update = self._velocity.mul_(self.momentum).add_(update)
         update = update * torch.where(self._sound, step, 0.0)
         parameters = trainable(self.model)
         for name, piece in self.engine.unflatten(update).items():
             parameters[name].sub_(piece)
-        norms = torch.where(real, found.norms, 0.0)
         row = torch.stack(
             [
                 loss,

@@ -241,7 +241,7 @@ class _Run:
     def _round(self, drawn: Round, state: TrainingState, ledger: Ledger) -> Metrics:
         preparation, settings = self.preparation, self.settings
         found = self._clipped_sum(drawn)
-        signal = float(torch.linalg.vector_norm(found.gradient, dtype=torch.float64))
+        signal = found.signal
         mean_loss = found.mean_loss
         self._refuse_odd(drawn.index, mean_loss, signal)
         releases = preparation.releases(drawn)
@@ -251,7 +251,8 @@ class _Run:
         noise_norm = float(torch.linalg.vector_norm(noise, dtype=torch.float64))
         ledger.append(releases)
         step = settings.learning_rate_at(drawn.index)
-        self._apply(found.gradient + noise, step, state)
+        # Rounded only now: what is done to the noisy sum shows nothing more, what is done to the bare one might.
+        self._apply((found.gradient + noise).to(torch.float32), step, state)
         state.rounds_done = drawn.index + 1
         return {
             "round": state.rounds_done,

@@ -139,7 +139,7 @@ class _Run:
         diverged = False
         for drawn in self.preparation.schedule:
             found = self._clipped_sum(drawn)
-            norm = float(torch.linalg.vector_norm(found.gradient, dtype=torch.float64))
+            norm = found.signal
             diverged = not (math.isfinite(norm) and math.isfinite(found.mean_loss))
             if diverged:
                 break
@@ -175,7 +175,8 @@ class _Run:
         settings, preparation = self.settings, self.preparation
         std = combined_std(preparation.releases(drawn), preparation.update_weights(drawn), settings.per_round)
         size, source = self.engine.parameter_count, self.noise
-        gradient = found.gradient + round_noise(std, size, source=source, index=drawn.index, device=self.device)
+        noise = round_noise(std, size, source=source, index=drawn.index, device=self.device)
+        gradient = (found.gradient + noise).to(torch.float32)
         if settings.momentum:
             self.velocity = gradient if self.velocity is None else self.velocity.mul_(settings.momentum).add_(gradient)
             gradient = self.velocity

@@ -28,10 +28,14 @@ from jsam.training.clipping.inspection import (
     trainable_owners,
 )
 from jsam.training.clipping.layers import CannotFuseError
+from jsam.training.clipping.layers.base import row_norms
 from jsam.training.clipping.per_sample import one_by_one, trainable, vectorised
-from jsam.training.clipping.precision import Precision, arithmetic, checked_precision
-from jsam.training.clipping.result import ClippedSum, clip_factors
+from jsam.training.clipping.precision import Precision, arithmetic, checked_precision, denormals_flushed
+from jsam.training.clipping.result import ClippedSum
 from jsam.training.clipping.rowwise import chain_of, is_rowwise
+from jsam.training.clipping.sums import Factors, RunningSum
+from jsam.training.clipping.weights import refuse_range
+from jsam.training.clipping.workspace import Workspace
 
 Path = Literal["fused", "vectorised", "one by one"]
 
@@ -121,7 +125,12 @@ class ClippingEngine:
         return self._parameter_count
 
     def clipped_sum(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> ClippedSum:
-        """Σ_i weights_i · clip(gradient of example i), with norms and losses of all examples."""
+        """Σ_i weights_i · clip(gradient of example i) in fp64, with norms and losses of all examples.
+
+        Example i moves the sum by at most |weights_i| · C, rounding included, whatever it and the others are, on a
+        CPU and on CUDA at every precision, as long as Σ|weights| is at most 2²⁴ times the least of them. One whose
+        gradient is not finite counts as nothing; its norm is then infinite, and no work is done differently for it.
+        """
         n = inputs.shape[0] if inputs.dim() else 0
         if n < 1:
             raise InputError("inputs has no examples; at least one is needed")
@@ -130,6 +139,7 @@ class ClippingEngine:
         if weights.shape != (n,):
             raise InputError(f"weights has shape {tuple(weights.shape)}; it must be ({n},), one weight an example")
         refuse_mixing(self.model)
+        refuse_range(weights)
         weights = weights.to(next(iter(trainable(self.model).values())))
         self.check(inputs, targets)
         if self.path == "fused":
@@ -162,17 +172,18 @@ class ClippingEngine:
 
     def _per_sample_sum(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> ClippedSum:
         size = self._chunk_size or max(1, _PER_SAMPLE_BYTES // (4 * self._parameter_count))
-        total = weights.new_zeros(self._parameter_count)
+        total, workspace = RunningSum(self._parameter_count, weights.device), Workspace()
         norms, losses = [], []
         for start, stop in spans(inputs.shape[0], size):
-            with arithmetic(self.precision, inputs.device):
-                gradients, values = self._per_sample_gradients(inputs[start:stop], targets[start:stop])
-            found = torch.linalg.vector_norm(gradients, dim=1, dtype=torch.float64)
-            factors = clip_factors(found, self.clip_norm) * weights[start:stop]
-            total.addmv_(gradients.t(), factors.to(total.dtype))
-            norms.append(found.to(total.dtype))
+            with denormals_flushed(inputs.device):
+                with arithmetic(self.precision, inputs.device):
+                    gradients, values = self._per_sample_gradients(inputs[start:stop], targets[start:stop])
+                found = row_norms(gradients)
+                total.add_rows(gradients, Factors.of(found, weights[start:stop].double(), self.clip_norm), workspace)
+            norms.append(torch.nan_to_num(found, nan=torch.inf, posinf=torch.inf).to(weights.dtype))
             losses.append(values)
-        return ClippedSum(gradient=total, norms=torch.cat(norms), losses=torch.cat(losses), clip_norm=self.clip_norm)
+        gradient = total.value()
+        return ClippedSum(gradient=gradient, norms=torch.cat(norms), losses=torch.cat(losses), clip_norm=self.clip_norm)
 
     def _per_sample_gradients(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         way = vectorised if self.path == "vectorised" else one_by_one

@@ -19,7 +19,7 @@ from jsam.training.clipping.chunking import Footprint, memory_of, samples_a_chun
 from jsam.training.clipping.gpu import cuda_rules, runs_kernels
 from jsam.training.clipping.gpu.forward import merged
 from jsam.training.clipping.layers import RULES, Call
-from jsam.training.clipping.precision import Precision, arithmetic, exact_sums, forward_precision
+from jsam.training.clipping.precision import Precision, arithmetic, denormals_flushed, exact_sums, forward_precision
 from jsam.training.clipping.result import ClippedSum
 from jsam.training.clipping.worker import Worker
 
@@ -76,12 +76,13 @@ class FusedClipping:
             chunks = list(spans(n, max(1, share), len(workers)))
 
             def work(index: int) -> None:
-                for start, stop in chunks[index :: len(workers)]:
-                    losses[start:stop], calls = self._run(capture, inputs[start:stop], targets[start:stop])
-                    with exact_sums(inputs.device):
-                        norms[start:stop] = workers[index].add_chunk(calls, weights[start:stop], clip_norm)
-                    # Or the next chunk would be captured while this one is still held.
-                    del calls
+                with denormals_flushed(inputs.device):
+                    for start, stop in chunks[index :: len(workers)]:
+                        losses[start:stop], calls = self._run(capture, inputs[start:stop], targets[start:stop])
+                        with exact_sums(inputs.device):
+                            norms[start:stop] = workers[index].add_chunk(calls, weights[start:stop], clip_norm)
+                        # Or the next chunk would be captured while this one is still held.
+                        del calls
 
             if len(workers) == 1:
                 work(0)
@@ -127,7 +128,7 @@ class FusedClipping:
 
     def _gradient(self, workers: Sequence[Worker]) -> Tensor:
         parameters = {name: value for name, value in self._model.named_parameters() if value.requires_grad}
-        total = torch.cat([torch.zeros_like(value).reshape(-1) for value in parameters.values()])
+        total = torch.cat([torch.zeros_like(value, dtype=torch.float64).reshape(-1) for value in parameters.values()])
         pieces = torch.split(total, [value.numel() for value in parameters.values()])
         for worker in workers:
             found = worker.gradients()

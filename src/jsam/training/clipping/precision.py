@@ -1,7 +1,7 @@
 """In which arithmetic a model runs on CUDA: full fp32, tf32 products, or tf32 forward and bf16 back.
 
-Precision is a matter of the forward pass and of the gradients it gives. Norms, clipping factors and sums are fp32
-always, and the norms are taken of the very numbers that are summed; so the clipped norm keeps its bound.
+Precision is a matter of the forward pass and of the gradients it gives. Norms are taken of the very numbers that are
+summed, and sums are fp64 always; so a record's part in the sum keeps its bound.
 
 bf16 is for the way back through convolutions: there the gradients are bf16 and so are the operands of products with
 them. Forward, and in all other layers, it is tf32, since a forward pass in bf16 lets max-pools choose other values
@@ -12,6 +12,7 @@ Triton is installed; any other model computes under torch's autocast to bf16, fo
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
@@ -83,12 +84,31 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exact_sums(device: torch.device) -> Iterator[None]:
-    """Matrix products inside are plain fp32."""
+    """Matrix products inside are in the precision of their operands, not in tf32 or bf16."""
     if device.type != "cuda":
         yield
         return
     with torch.cuda.device(device), _switches(tf32=False), torch.autocast("cuda", enabled=False):
         yield
+
+
+@contextlib.contextmanager
+def denormals_flushed(device: torch.device) -> Iterator[None]:
+    """Numbers too small for full precision count as 0 in this thread, on a CPU.
+
+    They take up to a hundred times as long to compute with. Parameters can be chosen so that they arise at some records
+    only, whose presence would then show in the time that a reply takes.
+    """
+    if device.type != "cpu":
+        yield
+        return
+    # torch does not tell how it is set, and it is set for each thread.
+    before = sys.float_info.min / 2 == 0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 @contextlib.contextmanager

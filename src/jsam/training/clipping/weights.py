@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from jsam.errors import InputError
+from jsam.training.clipping.result import LARGEST_RATIO
 
 
 def sample_weights(
@@ -38,3 +39,19 @@ def sample_weights(
     down = torch.nextafter(rounded, torch.zeros_like(rounded))
     weights = torch.where(rounded.double() > exact, down, rounded).to(device)
     return weights.repeat_interleave(torch.tensor(list(sizes), device=device), output_size=sum(sizes))
+
+
+def refuse_range(weights: Tensor) -> None:
+    """Raises where some example weighs so little that the rounding of all others could hide more than its share.
+
+    Not while a CUDA graph is recorded, which must not wait for a number; who replays it has checked its weights.
+    """
+    if weights.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
+    sizes = weights.detach().double().abs()
+    total, least = float(sizes.sum()), float(torch.where(sizes > 0, sizes, torch.inf).min())
+    if total > LARGEST_RATIO * least:
+        raise InputError(
+            f"an example weighs {least:.3g} of {total:.3g} in all; a batch may weigh at most 2^24 "
+            f"({int(LARGEST_RATIO):,}) times its least example"
+        )

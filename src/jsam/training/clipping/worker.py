@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from jsam.training.clipping.layers import RULES, Call, LayerRule, RuleMaker
-from jsam.training.clipping.result import clip_factors
+from jsam.training.clipping.sums import Factors
 from jsam.training.clipping.workspace import Workspace
 
 _BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 1 << 30}
@@ -33,27 +33,30 @@ class Worker:
         return sum(self._rules[name].kept_floats(found) for name, found in calls.items())
 
     def add_chunk(self, calls: Mapping[str, Sequence[Call]], weights: Tensor, clip_norm: float) -> Tensor:
-        """Adds the weighted clipped gradients of a chunk to the sums; returns their norms before clipping."""
+        """Adds the weighted clipped gradients of a chunk to the sums; returns their norms before clipping.
+
+        An example whose gradient is not finite has an infinite norm and counts as nothing, by the same work as others.
+        """
         n = weights.shape[0]
         active = [(self._rules[name], _prepared(self._rules[name], found, weights)) for name, found in calls.items()]
         columns = [rule.columns(found) for rule, found in active]
         parts = weights.new_empty((sum(columns), n))
         for (rule, found), part in zip(active, torch.split(parts, columns), strict=True):
             rule.open(found, part)
-        norms, factors = torch.empty_like(weights), torch.empty_like(weights)
+        norms, weights = weights.new_empty(n, dtype=torch.float64), weights.double()
         block = _block_size(active, weights.device.type) or n
         for start in range(0, n, block):
             stop = min(start + block, n)
             for rule, _ in active:
                 rule.fill_norms(start, stop)
-            block_norms, block_factors = norms[start:stop], factors[start:stop]
-            block_norms.copy_(torch.linalg.vector_norm(parts[:, start:stop], dim=0, dtype=torch.float64))
-            clip_factors(block_norms, clip_norm, out=block_factors).mul_(weights[start:stop])
+            norms[start:stop] = torch.linalg.vector_norm(parts[:, start:stop], dim=0, dtype=torch.float64)
+            factors = Factors.of(norms[start:stop], weights[start:stop], clip_norm)
             for rule, _ in active:
-                rule.add(start, stop, block_factors)
+                rule.add(start, stop, factors)
+        factors = Factors.of(norms, weights, clip_norm)
         for rule, _ in active:
             rule.finish(factors)
-        return norms
+        return torch.nan_to_num(norms, nan=torch.inf, posinf=torch.inf)
 
     def gradients(self) -> dict[str, Tensor]:
         """The sums, by the parameter's full name."""

@@ -1,7 +1,8 @@
 """Conv2d on CUDA: one kernel writes every example's gradient and its norm, one product sums them up.
 
-The norms are taken of the very numbers that are summed, in fp32, whatever precision those were computed and stored in:
-the clipped norm is bounded by C at every precision. Uses that the kernel does not cover go to the plain rule.
+The norms are taken of the very numbers that are summed, whatever precision those were computed and stored in, and the
+sum is fp64: a record's part in it is bounded at every precision. Uses that the kernel does not cover go to the plain
+rule.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from jsam.training.clipping.gpu.kernels import sample_gradients_kernel, weighted
 from jsam.training.clipping.gpu.tiles import Tile, share_for, tile_for
 from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, row_norms
 from jsam.training.clipping.layers.conv import ConvRule
+from jsam.training.clipping.sums import Factors
 from jsam.training.clipping.workspace import Workspace
 
 _KEPT_BYTES = 24 << 30
@@ -136,23 +138,23 @@ class KernelConvRule(LayerRule):
         if self._call is None:
             self._plain.fill_norms(start, stop)
 
-    def add(self, start: int, stop: int, factors: Tensor) -> None:
+    def add(self, start: int, stop: int, factors: Factors) -> None:
         if self._call is None:
             self._plain.add(start, stop, factors)
 
-    def finish(self, factors: Tensor) -> None:
+    def finish(self, factors: Factors) -> None:
         if self._call is None:
             self._plain.finish(factors)
             return
-        # In the plain rule's order and buffer, so that chunks of both kinds add up.
-        total = weighted_sum(self._weights, factors).view(self._outputs, *self._shape.kernel, self._shape.channels)
+        # In the plain rule's order and sum, so that chunks of both kinds add up.
+        values = factors.values
+        total = weighted_sum(self._weights, values).view(self._outputs, *self._shape.kernel, self._shape.channels)
         pieces = self._shape.from_weight(total.permute(0, 3, 1, 2))
         if self._plain.transposed:
             pieces = pieces.transpose(1, 2)
-        size = self._outputs * self._columns
-        self._sum("weight", size, factors).add_(pieces.reshape(-1))
+        self._sum("weight").join(pieces.reshape(-1))
         if self._bias is not None:
-            self._sum("bias", self._outputs, factors).addmv_(self._bias.t(), factors)
+            self._sum("bias").join(weighted_sum(self._bias, values))
         self._call, self._bias = None, None
         del self._weights
 
@@ -161,12 +163,7 @@ class KernelConvRule(LayerRule):
 
 
 def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
-    """Σ_i factors_i rows_i in fp32.
-
-    Of one row alone, with factors 0 for all others, every entry is a product rounded once, as in torch's own sum.
-    """
-    if rows.dtype == factors.dtype:
-        return torch.mv(rows.t(), factors)
+    """Σ_i factors_i rows_i in fp64; rows with factor 0 are not looked at, whatever stands in them."""
     n, size = rows.shape
     share = share_for(n, size)
     parts = factors.new_empty((-(-n // share.rows), size))

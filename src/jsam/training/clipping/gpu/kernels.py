@@ -130,13 +130,16 @@ def weighted_sum_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """out[s, j] = Σ_i factor[i] matrix[i, j] over the s-th share of the n rows: fp32, always in the same order."""
+    """out[s, j] = Σ_i factor[i] matrix[i, j] over the s-th share of the n rows: fp64, always in the same order.
+
+    Rows with factor 0 may hold anything: they are read like all others, and what was read is put aside.
+    """
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     there = columns < size
     first = tl.program_id(1) * share
     stop = tl.minimum(first + share, n)
     # Added up across rows once, at the end: threads would wait for each other at every step.
-    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float64)
     for start in range(first, stop, ROWS):
         rows = start + tl.arange(0, ROWS)
         real = rows < stop
@@ -144,7 +147,8 @@ def weighted_sum_kernel(
         # A matrix may have more than 2³¹ entries.
         places = rows.to(tl.int64)[:, None] * size + columns[None, :]
         values = tl.load(matrix_ptr + places, mask=real[:, None] & there[None, :], other=0.0)
-        total += values.to(tl.float32) * factors[:, None]
+        values = tl.where(factors[:, None] != 0.0, values.to(tl.float64), 0.0)
+        total += values * factors[:, None]
     tl.store(out_ptr + tl.program_id(1).to(tl.int64) * size + columns, tl.sum(total, axis=0), mask=there)
 
 

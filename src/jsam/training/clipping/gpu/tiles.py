@@ -54,18 +54,21 @@ class Share(NamedTuple):
 
 # Several times what a large card runs at once, so that few of its processors have nothing to do at the end.
 _PROGRAMS = 2048
-_FEWEST_ROWS = 64
+# Rows that a program adds up, and programs that share them: whatever is added passes rows ÷ step, step and programs
+# roundings, together at most `LONGEST_CHAIN`.
+_FEWEST_ROWS, _MOST_ROWS, _MOST_SHARES = 64, 1024, 128
 
 
 def share_for(n: int, size: int) -> Share:
     """For n rows of `size` entries, by rule, so that the order of additions is the same every time.
 
-    Each thread has eight loads of 16 bytes under way. Where columns are few, rows are shared by more programs.
+    Each thread has eight loads of 16 bytes under way (rows in fp32). Where columns are few, rows are shared by more
+    programs.
     """
-    columns, step = 512, 16
-    parts = max(1, _PROGRAMS // -(-size // columns))
-    rows = -(-n // (parts * step)) * step
-    return Share(columns, step, max(_FEWEST_ROWS, rows), 4)
+    columns, step = 256, 16
+    shares = max(1, min(_MOST_SHARES, _PROGRAMS // -(-size // columns)))
+    rows = -(-n // (shares * step)) * step
+    return Share(columns, step, min(_MOST_ROWS, max(_FEWEST_ROWS, rows)), 4)
 
 
 def next_power_of_two(value: int) -> int:

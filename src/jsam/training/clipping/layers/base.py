@@ -1,9 +1,9 @@
 """The contract between the engine and a layer's rule.
 
 For a chunk of examples the engine calls `open` once, then for each cache-sized block `fill_norms` and, when the
-block's clipping factors are known, `add`; at the end of the chunk `finish`. A rule either keeps the block's per-example
-gradients between `fill_norms` and `add` (no second pass over the data) or computes norms by formula and does one
-weighted matrix product in `finish`.
+block's clipping factors are known, `add`; at the end of the chunk `finish`. A rule forms every example's gradient by
+itself, takes the norm of the numbers it has formed, and adds up those very numbers: so rounding inside an example is a
+part of its own gradient. Only where the gradient is a single outer product, which cannot cancel, is it never formed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from jsam.training.clipping.result import LONGEST_FP32_SUM
+from jsam.training.clipping.sums import Factors, RunningSum
 from jsam.training.clipping.workspace import Workspace
-
-# The square root of the largest fp32. An example with inputs or gradients beyond it counts as nothing: the products of
-# fp32 with which they are weighted round by up to 2⁻¹⁵⁰, and times such inputs that would be no small number either.
-LARGEST_NORM = 2.0**63.5
 
 
 class CannotFuseError(Exception):
@@ -54,7 +50,7 @@ class LayerRule(ABC):
     def __init__(self, name: str, module: nn.Module, workspace: Workspace) -> None:
         self.name = name
         self.workspace = workspace
-        self._sums: dict[str, Tensor] = {}
+        self._sums: dict[str, RunningSum] = {}
         self._trainable = {key: value for key, value in module.named_parameters(recurse=False) if value.requires_grad}
 
     @property
@@ -86,11 +82,11 @@ class LayerRule(ABC):
         """Writes `parts[start:stop]`, where `open` has not done so already."""
 
     @abstractmethod
-    def add(self, start: int, stop: int, factors: Tensor) -> None:
+    def add(self, start: int, stop: int, factors: Factors) -> None:
         """Adds the examples of the block just filled, each times its factor."""
 
     @abstractmethod
-    def finish(self, factors: Tensor) -> None:
+    def finish(self, factors: Factors) -> None:
         """Adds what is still missing of the chunk, and lets go of its tensors."""
 
     def reset(self) -> None:
@@ -98,36 +94,33 @@ class LayerRule(ABC):
         self._sums.clear()
 
     def gradients(self) -> dict[str, Tensor]:
-        """The weighted sums so far, by parameter, in the parameter's own shape."""
+        """The weighted sums so far in fp64, by parameter, in the parameter's own shape."""
         return {
-            key: self._shaped(key, self._sums[key]) if key in self._sums else torch.zeros_like(value)
+            key: self._shaped(key, self._sums[key].value())
+            if key in self._sums
+            else torch.zeros_like(value, dtype=torch.float64)
             for key, value in self._trainable.items()
         }
 
     def _shaped(self, key: str, total: Tensor) -> Tensor:
         return total.view(self._trainable[key].shape)
 
-    def _sum(self, key: str, size: int, like: Tensor) -> Tensor:
+    def _sum(self, key: str) -> RunningSum:
         total = self._sums.get(key)
         if total is None:
-            total = torch.zeros(size, device=like.device, dtype=like.dtype)
-            self._sums[key] = total
+            parameter = self._trainable[key]
+            total = self._sums[key] = RunningSum(parameter.numel(), parameter.device)
         return total
 
-
-def add_weighted(total: Tensor, per_sample: Tensor, factors: Tensor) -> None:
-    """total += Σ_i factors_i per_sample_i, reading the per-sample gradients once."""
-    total.addmv_(per_sample.flatten(1).t(), factors)
+    def _add_rows(self, key: str, rows: Tensor, factors: Factors) -> None:
+        self._sum(key).add_rows(rows, factors, self.workspace)
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """Euclidean norms over all but the first dimension, as accurate as `SAFETY_MARGIN` takes them to be.
+    """Euclidean norms over all but the first dimension, in fp64.
 
-    On the CPU in fp64, short rows too: a norm is often a factor, and a server may make parameters up with gradients of
-    1e-23 at a layer's output and inputs of 1e19. In fp32 the squares of the one are 0; the product of both is no small
-    number. Norms beyond `LARGEST_NORM` are infinite.
+    A norm is often a factor, and a server may make parameters up with gradients of 1e-23 at a layer's output and inputs
+    of 1e19. In fp32 the squares of the one are 0; the product of both is no small number.
     """
-    flat = rows.flatten(1).contiguous()  # else a whole row may be one chain, not eight
-    dtype = None if flat.is_cuda and flat.shape[1] <= LONGEST_FP32_SUM else torch.float64
-    norms: Tensor = torch.linalg.vector_norm(flat, dim=1, dtype=dtype)
-    return norms.masked_fill_(norms > LARGEST_NORM, torch.inf)
+    found: Tensor = torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=torch.float64)
+    return found

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from jsam.training.clipping.convolution import ConvShape
 from jsam.training.clipping.layers.base import Call
 from jsam.training.clipping.layers.product import ProductRule
-from jsam.training.clipping.patches import Unfolder, pad, prepare, unfolder
+from jsam.training.clipping.patches import Unfolder, prepare, unfolder
 from jsam.training.clipping.workspace import Workspace
 
 
@@ -28,9 +28,6 @@ class ConvRule(ProductRule):
     def forget_views(self) -> None:
         super().forget_views()
         self._unfolders: dict[tuple[int, torch.Size], Unfolder] = {}
-
-    def positions(self, call: Call) -> int:
-        return call.grad_outputs.shape[2] * call.grad_outputs.shape[3]
 
     def scratch_floats(self, call: Call) -> int:
         return self.shape.scratch(self._map(call))
@@ -53,25 +50,6 @@ class ConvRule(ProductRule):
 
     def bias_gradient(self, call: Call) -> Tensor:
         return call.grad_outputs.sum(dim=(2, 3))
-
-    def weighted_weight_gradient(self, call: Call, factors: Tensor) -> Tensor:
-        gradient: Tensor = torch.ops.aten.convolution_backward(
-            call.grad_outputs * factors[:, None, None, None],
-            pad(call.inputs, self.shape),
-            factors.new_empty(1).expand(self._weight_shape),
-            None,
-            self.shape.stride,
-            (0, 0),
-            self.shape.dilation,
-            False,
-            (0, 0),
-            self.groups,
-            (False, True, False),
-        )[1]
-        pieces = self.shape.from_weight(gradient)
-        if self.transposed:
-            pieces = pieces.view(self.steps, self.groups, -1, self.width).transpose(2, 3)
-        return pieces.reshape(self.steps, -1)
 
     def _map(self, call: Call) -> tuple[int, int]:
         height, width = call.grad_outputs.shape[2:]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule
+from jsam.training.clipping.sums import Factors
 from jsam.training.clipping.workspace import Workspace
 
 
@@ -17,6 +18,7 @@ class EmbeddingRule(LayerRule):
     _tokens: Tensor | None = None
     _gradients: Tensor
     _parts: Tensor
+    _kept: Tensor
 
     def __init__(self, name: str, module: nn.Embedding, workspace: Workspace) -> None:
         super().__init__(name, module, workspace)
@@ -27,7 +29,7 @@ class EmbeddingRule(LayerRule):
 
     def block_floats(self, calls: Sequence[Call]) -> BlockFloats:
         length = sum(call.inputs[0].numel() for call in calls)
-        return BlockFloats(scratch=2 * length * (2 * length + self._width))
+        return BlockFloats(kept=2 * length * self._width, scratch=2 * length * (2 * length + self._width))
 
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
         n = parts.shape[1]
@@ -40,30 +42,16 @@ class EmbeddingRule(LayerRule):
     def fill_norms(self, start: int, stop: int) -> None:
         assert self._tokens is not None
         tokens, gradients = self._tokens[start:stop], self._gradients[start:stop].double()
-        # Pairs at which the same token stands. fp64, because gradients of one token may cancel.
-        products = torch.bmm(gradients, gradients.transpose(1, 2))
-        products.mul_(tokens.unsqueeze(2) == tokens.unsqueeze(1))
-        self._parts[0, start:stop] = products.sum(dim=(1, 2)).clamp_(min=0.0).sqrt_()
+        # Where a token stands first, the sum over all places where it stands; elsewhere 0.
+        same = tokens.unsqueeze(2) == tokens.unsqueeze(1)
+        first = same.to(torch.uint8).argmax(dim=2) == torch.arange(tokens.shape[1], device=tokens.device)
+        self._kept = torch.bmm(same.double(), gradients).mul_(first.unsqueeze(2))
+        self._parts[0, start:stop] = torch.linalg.vector_norm(self._kept, dim=(1, 2))
 
-    def add(self, start: int, stop: int, factors: Tensor) -> None:
-        pass
-
-    def finish(self, factors: Tensor) -> None:
+    def add(self, start: int, stop: int, factors: Factors) -> None:
         assert self._tokens is not None
-        rows = self.parameters["weight"].shape[0]
-        total = self._sum("weight", rows * self._width, factors).view(rows, self._width)
-        scaled = self._gradients * factors[:, None, None]
-        add_rows(total, self._tokens.reshape(-1), scaled.view(-1, self._width), sort=total.is_cuda)
+        self._sum("weight").add_at(self._tokens[start:stop], self._kept, factors)
+        del self._kept
+
+    def finish(self, factors: Factors) -> None:
         self._tokens = None
-
-
-def add_rows(total: Tensor, rows: Tensor, values: Tensor, *, sort: bool) -> None:
-    """total[rows_i] += values_i, repeatable to the bit.
-
-    On CUDA `index_add_` adds by atomic operations, in whatever order they come. `index_put_` sorts the rows first and
-    then adds each row's values in order, so that is the one to take there.
-    """
-    if sort:
-        total.index_put_((rows,), values, accumulate=True)
-    else:
-        total.index_add_(0, rows, values)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from jsam.training.clipping.layers.base import BlockFloats, Call, row_norms
 from jsam.training.clipping.layers.product import ProductRule
+from jsam.training.clipping.sums import Factors
 from jsam.training.clipping.workspace import Workspace
 
 
@@ -39,10 +40,6 @@ class LinearRule(ProductRule):
     def bias_gradient(self, call: Call) -> Tensor:
         return call.grad_outputs.reshape(call.grad_outputs.shape[0], -1, self.rows).sum(dim=1)
 
-    def weighted_weight_gradient(self, call: Call, factors: Tensor) -> Tensor:
-        left = call.grad_outputs.reshape(factors.shape[0], -1, self.rows) * factors[:, None, None]
-        return left.view(-1, self.rows).t().mm(call.inputs.reshape(-1, self.width)).view(1, -1)
-
     def _is_single(self, calls: Sequence[Call]) -> bool:
         return len(calls) == 1 and self.positions(calls[0]) == 1
 
@@ -58,7 +55,7 @@ class LinearRule(ProductRule):
             return
         n = parts.shape[1]
         call = Call(calls[0].inputs.reshape(n, self.width), calls[0].grad_outputs.reshape(n, self.rows))
-        # ‖g aᵀ‖² + ‖g‖² = ‖g‖² (‖a‖² + 1)
+        # ‖g aᵀ‖² + ‖g‖² = ‖g‖² (‖a‖² + 1). A single outer product cannot cancel, so it need not be formed.
         norms = row_norms(call.grad_outputs)
         if self.trains("weight"):
             inputs = row_norms(call.inputs)
@@ -70,18 +67,17 @@ class LinearRule(ProductRule):
         if self._single is None:
             super().fill_norms(start, stop)
 
-    def add(self, start: int, stop: int, factors: Tensor) -> None:
+    def add(self, start: int, stop: int, factors: Factors) -> None:
         if self._single is None:
             super().add(start, stop, factors)
 
-    def finish(self, factors: Tensor) -> None:
+    def finish(self, factors: Factors) -> None:
         if self._single is None:
             super().finish(factors)
             return
-        scaled = self._single.grad_outputs * factors[:, None]
+        inputs, gradients = self._single
         if self.trains("weight"):
-            total = self._sum("weight", self.rows * self.width, factors).view(self.rows, self.width)
-            total.addmm_(scaled.t(), self._single.inputs)
+            self._sum("weight").add_products(gradients, inputs, factors, self.workspace)
         if self.trains("bias"):
-            self._sum("bias", self.rows, factors).add_(scaled.sum(dim=0))
+            self._add_rows("bias", gradients, factors)
         self._single = None

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, add_weighted, row_norms
+from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, row_norms
+from jsam.training.clipping.sums import Factors
 from jsam.training.clipping.workspace import Workspace
 
 
@@ -46,12 +47,12 @@ class AffineRule(LayerRule):
     def fill_norms(self, start: int, stop: int) -> None:
         pass
 
-    def add(self, start: int, stop: int, factors: Tensor) -> None:
+    def add(self, start: int, stop: int, factors: Factors) -> None:
         pass
 
-    def finish(self, factors: Tensor) -> None:
+    def finish(self, factors: Factors) -> None:
         for key, gradient in self._kept.items():
-            add_weighted(self._sum(key, gradient.shape[1], factors), gradient, factors)
+            self._add_rows(key, gradient, factors)
         self._kept = {}
 
 
