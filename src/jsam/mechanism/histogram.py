@@ -55,16 +55,10 @@ class _Stretch:
         """∫ of (v − level) over the probability where v > level."""
         return self.below(level) - self.mass * (level - (self.low + self.high) / 2)
 
-    def report_at(self, level: float) -> float:
-        if level <= self.low:
-            return self.start
-        if level >= self.high:
-            return self.end
-        return self.start + (level - self.low) / (self.high - self.low) * (self.end - self.start)
-
     def cut(self, level: float) -> tuple[_Stretch, _Stretch]:
         """The parts below and above a level strictly inside."""
-        z, mass = self.report_at(level), self.mass * (level - self.low) / (self.high - self.low)
+        share = (level - self.low) / (self.high - self.low)
+        z, mass = self.start + share * (self.end - self.start), self.mass * share
         return (
             _Stretch(start=self.start, end=z, low=self.low, high=level, mass=mass),
             _Stretch(start=z, end=self.end, low=level, high=self.high, mass=self.mass - mass),
@@ -113,38 +107,36 @@ def _append(done: list[_Stretch], new: _Stretch, jump: float, jump_start: float)
     # whole are taken off the row.
     start, mass, total = (jump_start if jump else new.start), 0.0, jump
     level = math.nan
-    while done:
-        top = done[-1]
-        if total - mass * top.high >= new.below(top.high):
-            break  # the level lies above all of the next stretch
+    while done and total - mass * done[-1].high < new.below(done[-1].high):
+        top = done.pop()
         if total - mass * top.low + top.above(top.low) >= new.below(top.low):
-            level = _root(top.low, top.high, lambda x: total - mass * x + top.above(x) - new.below(x))
-            done.pop()
+            level = _level(total, mass, top, new)
             if level > top.low:
-                kept, rest = top.cut(level) if level < top.high else (top, None)
+                kept, top = top.cut(level)
                 done.append(kept)
-                if rest is not None:
-                    start, mass, total = rest.start, mass + rest.mass, total + rest.mass * (rest.low + rest.high) / 2
-            else:
-                start, mass, total = top.start, mass + top.mass, total + top.mass * (top.low + top.high) / 2
-            break
-        done.pop()
         start, mass, total = top.start, mass + top.mass, total + top.mass * (top.low + top.high) / 2
+        if not math.isnan(level):
+            break
     if math.isnan(level):
-        floor = done[-1].high if done else 0.0
         whole = (total + new.mass * (new.low + new.high) / 2) / (mass + new.mass)
-        level = whole if whole >= new.high else _root(floor, new.high, lambda x: total - mass * x - new.below(x))
-    end = new.report_at(level)
-    inside = new.mass if level >= new.high else (0.0 if level <= new.low else new.cut(level)[0].mass)
-    done.append(_Stretch(start=start, end=end, low=level, high=level, mass=mass + inside, bridge=True))
-    if level < new.high:
-        done.append(new if level <= new.low else new.cut(level)[1])
+        level = whole if whole >= new.high else _level(total, mass, None, new)
+    if level >= new.high:
+        end, mass, rest = new.end, mass + new.mass, None
+    elif level > new.low:
+        inside, rest = new.cut(level)
+        end, mass = inside.end, mass + inside.mass
+    else:
+        end, rest = new.start, new
+    done.append(_Stretch(start=start, end=end, low=level, high=level, mass=mass, bridge=True))
+    if rest is not None:
+        done.append(rest)
 
 
-def _root(low: float, high: float, gap: Any) -> float:
-    """Where a falling function crosses zero, to the last digit."""
-    while True:
-        middle = low + (high - low) / 2
-        if not low < middle < high:
-            return low if abs(gap(low)) <= abs(gap(high)) else high
-        low, high = (middle, high) if gap(middle) >= 0 else (low, middle)
+def _level(total: float, mass: float, top: _Stretch | None, new: _Stretch) -> float:
+    """Where what lies above, `total` over `mass` and part of `top`, weighs as much as what lies below, to the last
+    digit."""
+    low, high = (0.0, new.high) if top is None else (top.low, top.high)
+    while low < (middle := low + (high - low) / 2) < high:
+        above = total - mass * middle + (0.0 if top is None else top.above(middle))
+        low, high = (middle, high) if above >= new.below(middle) else (low, middle)
+    return low

@@ -16,8 +16,8 @@ import numpy as np
 from jsam.errors import DivergentPaymentError
 from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
 from jsam.mechanism.own_report import Block, OwnReport
-from jsam.mechanism.piecewise_rents import Stretch, integrate
 from jsam.mechanism.pieces import Pieces
+from jsam.mechanism.piecewise_rents import Stretch, integrate
 from jsam.mechanism.quadrature import Cells, Span
 from jsam.mechanism.virtual_cost import VirtualCost
 

@@ -13,7 +13,7 @@ from typing import Any
 from jsam.mechanism.priors import scipy_family
 
 
-def _always(*shapes: float) -> bool:
+def _always(*_shapes: float) -> bool:
     return True
 
 
