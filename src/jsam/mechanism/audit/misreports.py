@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray
+from jsam.mechanism.audit.virtual_costs import spikes
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms.base import Mechanism
@@ -196,6 +197,7 @@ def _scan_points(market: Market, client: int, grid: int, rng: np.random.Generato
         np.geomspace(low, high, grid),
         _around(truth, 9),
         _beside(np.concatenate([some, _others(market, client, NEIGHBOURS)])),
+        spikes(prior),
     ]
     return _inside(np.concatenate(points), low, high)
 
@@ -211,6 +213,7 @@ def _points_to_price(market: Market, client: int, grid: int, scan: FloatArray, e
         _beside(_others(market, client, 2)),
         scan[falls],
         scan[falls + 1],
+        spikes(prior),
     ]
     asked = _inside(np.concatenate(points), scan[0], scan[-1])
     # Beyond exclusion nothing is sold: the first and the last such report stand for all.
