@@ -121,11 +121,11 @@ def chords(edges: FloatArray, masses: FloatArray) -> tuple[FloatArray, FloatArra
 def test_no_lie_pays_and_no_payment_is_off_by_more_than_stated() -> None:
     """A seeded sample of the search that `python -m benchmarks.misreports` makes at length."""
     found = Found()
-    for number in range(24):
+    for number in range(14):
         rng = np.random.default_rng([5, number])
-        search(random_case(rng, caps=False), rng, found, integrate=number % 4 == 0)
-    assert found.markets > 15
-    assert found.lies_judged > 60
+        search(random_case(rng, caps=False), rng, found, integrate=number % 5 == 0)
+    assert found.markets > 10
+    assert found.lies_judged > 40
     assert found.over_bar == 0, found.largest_gain_at
     assert found.over_bound == 0, found.largest_bound_ratio_at
 
@@ -133,7 +133,7 @@ def test_no_lie_pays_and_no_payment_is_off_by_more_than_stated() -> None:
 def test_the_search_finds_a_mechanism_that_does_not_iron() -> None:
     """The same search over spikes, with c + F/f taken as it is: some lie pays, by far more than the bar."""
     found = Found()
-    for number in range(12):
+    for number in range(6):
         rng = np.random.default_rng([6, number])
         case = random_case(rng, caps=False)
         if case.kind == "spiky" and isinstance(case.mechanism, jsam.JSAM):
