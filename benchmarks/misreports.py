@@ -241,7 +241,7 @@ def lies(case: Case, client: int, rng: np.random.Generator) -> FloatArray:
     """Where a lie may pay: beside breakpoints, spikes and others' reports, at the falls of ε, and anywhere."""
     market = case.market
     truth, cost = float(market.sensitivities[client]), market.cost_of(client)
-    prior = market.prior[client] if isinstance(market.prior, tuple) else market.prior
+    prior: Any = market.prior[client] if isinstance(market.prior, tuple) else market.prior
     near: FloatArray = np.concatenate([case.places[client], market.sensitivities, [truth]])
     beside = (near[:, None] * (1 + np.array([0, 1e-15, -1e-15, 1e-9, -1e-9, 1e-4, -1e-4, 0.1, -0.1]))).ravel()
     anywhere = np.asarray(prior.ppf(rng.uniform(0, 1, 40)))
@@ -271,7 +271,7 @@ def search(case: Case, rng: np.random.Generator, found: Found, *, integrate: boo
     assert truth.payments is not None
     found.markets += 1
     found.kinds[case.kind] += 1
-    c, floor = market.sensitivities, 1e-9 * truth.total_payment
+    c, floor = market.sensitivities, 1e-9 * float(truth.payments.sum())
     for client in rng.permutation(market.num_clients)[:CLIENTS].tolist():
         honest = float(truth.payments[client] - c[client] * truth.epsilons[client])
         z = lies(case, client, rng)

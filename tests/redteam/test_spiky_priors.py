@@ -39,7 +39,7 @@ PRIORS: dict[str, Any] = {"spike": spike(), "hidden spike": hidden_spike(), "200
 
 
 def market(prior: Any) -> jsam.Market:
-    return jsam.Market(sensitivities=[0.132, 0.627, 0.0937, 0.534, 0.623], prior=prior)
+    return jsam.Market(sensitivities=np.array([0.132, 0.627, 0.0937, 0.534, 0.623]), prior=prior)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -148,7 +148,7 @@ def test_the_search_finds_a_mechanism_that_does_not_iron() -> None:
 @pytest.mark.parametrize("c", [[0.1, 0.2, 1, 1], [1, 0.5, 1], [0.1, 1, 1, 1]])
 def test_clients_of_infinite_virtual_cost_raise_no_false_alarm(c: list[float]) -> None:
     """At the top of beta(2, 5) v is infinite; what one such client is asked leaves the others' costs infinite."""
-    asked = jsam.Market(sensitivities=c, prior=scipy.stats.beta(2, 5))
+    asked = jsam.Market(sensitivities=np.array(c), prior=scipy.stats.beta(2, 5))
     mechanism = jsam.JSAM(loss_weight=3.0)
     with np.errstate(all="raise"):
         try:

@@ -229,7 +229,7 @@ def _stop_rounding(pieces: Pieces, span: Stretch) -> FloatArray:
     sloping = np.isfinite(pieces.slopes)
     slope = np.where(sloping, pieces.slopes, 0.0)[around].max(axis=0)
     widths = np.diff(pieces.edges)
-    return np.minimum(ROUNDING * span.G_high * slope, span.eps_high * widths[around].max(axis=0))
+    return np.asarray(np.minimum(ROUNDING * span.G_high * slope, span.eps_high * widths[around].max(axis=0)))
 
 
 def _with_tail(

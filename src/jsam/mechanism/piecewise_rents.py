@@ -15,8 +15,10 @@ import numpy as np
 from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
 from jsam.mechanism.own_report import Block, OwnReport
 from jsam.mechanism.pieces import Pieces
+from jsam.mechanism.quadrature import COARSE, FINE, NODES
 
 FIRST_CELLS = 8
+HALVINGS = 30  # of single pieces, where rounding leaves no other way
 ROUNDING = 16 * np.finfo(np.float64).eps
 
 
@@ -32,6 +34,9 @@ class Stretch:
     G_high: FloatArray
     eps_low: FloatArray
     eps_high: FloatArray
+
+    def some(self, which: BoolArray) -> Stretch:
+        return Stretch(**{name: values[which] for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +77,14 @@ class _Cells:
 
 
 def integrate(
-    own: OwnReport, block: Block, pieces: Pieces, span: Stretch, goal: FloatArray, tolerance: float
+    own: OwnReport,
+    block: Block,
+    pieces: Pieces,
+    span: Stretch,
+    goal: FloatArray,
+    tolerance: float,
+    *,
+    halvings: int = HALVINGS,
 ) -> tuple[FloatArray, FloatArray]:
     """∫ ε dz for each client of a block and a bound on the error, at most `goal` + `tolerance` of the value if it can
     be had."""
@@ -88,12 +100,61 @@ def integrate(
         share = allowed[wanting, None] / (2 * len(cells.first))
         cut = (bound[wanting] > share).any(axis=0) & (cells.stop - cells.first > 1)
         if not cut.any():
-            return total, error
+            break
         old = cells.some(cut)
         middle = (old.first + old.stop) // 2
         left = _evaluated(own, block, pieces, span, old.first, middle, start=old)
         right = _evaluated(own, block, pieces, span, middle, old.stop, end=old)
         cells = cells.some(~cut).joined(left).joined(right)
+    if not wanting.any():
+        return total, error
+    # Single pieces that will not do: where the loss is most of the objective, ΔG has lost its digits.
+    bad = (bound > allowed[:, None] / (2 * len(cells.first))) & wanting[:, None]
+    value, bound = _by_nodes(own, block, pieces, span, cells, bad, value, bound)
+    total, error = value.sum(axis=1), bound.sum(axis=1)
+    allowed = goal + tolerance * total
+    wanting = error > allowed
+    if wanting.any() and halvings > 0:
+        share = allowed[wanting, None] / (2 * len(cells.first))
+        finer = pieces.halved(cells.first[(bound[wanting] > share).any(axis=0)])
+        rest = Block(ranks=block.ranks[wanting], which=block.which, pieces=block.pieces)
+        total[wanting], error[wanting] = integrate(
+            own, rest, finer, span.some(wanting), goal[wanting], tolerance, halvings=halvings - 1
+        )
+    return total, error
+
+
+def _by_nodes(
+    own: OwnReport,
+    block: Block,
+    pieces: Pieces,
+    span: Stretch,
+    cells: _Cells,
+    bad: BoolArray,
+    value: FloatArray,
+    bound: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Single pieces by nested rules, where one profile is best at all of their nodes: ε is smooth there."""
+    row, column = np.nonzero(bad & (cells.stop - cells.first == 1))
+    if len(row) == 0:
+        return value, bound
+    low, high = span.low[row], span.high[row]
+    z_a, z_b = (np.clip(pieces.edges[x[column]], low, high) for x in (cells.first, cells.stop))
+    v_a, v_b = (
+        np.clip(v, span.v_low[row], span.v_high[row])
+        for v in (pieces.starts[cells.first[column]], pieces.ends[cells.stop[column] - 1])
+    )
+    v = v_a[:, None] + (v_b - v_a)[:, None] * NODES
+    v[:, -1] = np.nextafter(v_b, v_a)  # the end itself may belong to the next profile
+    found = own.curve(block, np.repeat(block.ranks[row], len(NODES)), v.ravel())
+    eps, phase = found.epsilon.reshape(v.shape), found.phase.reshape(v.shape)
+    fine, coarse = (z_b - z_a) * (eps @ FINE), (z_b - z_a) * (eps @ COARSE)
+    better = (phase[:, 1:] == phase[:, :-1]).all(axis=1) & (np.abs(fine - coarse) < bound[row, column])
+    value, bound = value.copy(), bound.copy()
+    at = row[better], column[better]
+    value[at] = np.clip(fine[better], value[at] - bound[at], value[at] + bound[at])
+    bound[at] = np.abs(fine - coarse)[better] + ROUNDING * value[at]
+    return value, bound
 
 
 def _evaluated(

@@ -55,7 +55,7 @@ class VirtualCost:
         by_formula = cls(prior=prior, bottom=bottom, top=top)
         edges = breakpoints(prior)
         if edges is not None:
-            masses = np.asarray(prior.pdf((edges[1:] + edges[:-1]) / 2)) * np.diff(edges)  # type: ignore[attr-defined]
+            masses = np.asarray(prior.pdf((edges[1:] + edges[:-1]) / 2)) * np.diff(edges)
             pieces, stretches = histogram_cost(edges, masses)
         elif is_proved_regular(prior):
             return replace(by_formula, kinks=kinks_of(prior))
