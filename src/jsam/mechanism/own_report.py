@@ -42,7 +42,7 @@ class Ordered:
         order = tie_order[places]
         ordered = v[order]
         w = two_thirds(ordered)
-        level = np.concatenate([[0], np.cumsum(np.diff(ordered) > 0)])
+        level = np.concatenate([[0], np.cumsum(ordered[1:] > ordered[:-1])])
         return cls(
             order=order,
             v=ordered,
@@ -87,7 +87,9 @@ class OneMoved:
         others = count - inside
         passed = others > self._rank
         total = sums[others + passed]
-        total -= np.where(passed, own[self._rank], 0.0)
+        # Taken out of infinitely much, an infinite cost leaves infinitely much: where it is passed, another such stays.
+        mine = own[self._rank]
+        total -= np.where(passed & np.isfinite(mine), mine, 0.0)
         total += np.where(inside, moved, 0.0)
         return total
 

@@ -16,6 +16,8 @@ import numpy as np
 from jsam.errors import DivergentPaymentError
 from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
 from jsam.mechanism.own_report import Block, OwnReport
+from jsam.mechanism.pieces import Pieces
+from jsam.mechanism.piecewise_rents import Stretch, integrate
 from jsam.mechanism.quadrature import Cells, Span
 from jsam.mechanism.virtual_cost import VirtualCost
 
@@ -116,9 +118,32 @@ def _integrate(
         stop = np.maximum(cost.report_at(beyond, reports, far), reports)
         block = own.narrowed(block, start, end)
     # Where a client is dropped is known to the rounding of G alone.
+    if cost.pieces is not None:
+        stretch = Stretch(
+            low=reports,
+            high=stop,
+            v_low=start,
+            v_high=end,
+            G_low=dropped.first_objective,
+            G_high=end_value,
+            eps_low=first_eps,
+            eps_high=end_eps,
+        )
+        rounding = np.where(dropped.kept | never, 0.0, _stop_rounding(cost.pieces, stretch))
+        value, bound = integrate(own, block, cost.pieces, stretch, tolerance * reports * first_eps, tolerance)
+        if never and math.isinf(cost.top):
+            near = far * 0.75
+            last = own.curve(block, ranks, np.maximum(cost(near), start))
+            value, bound = _with_tail(
+                np.stack([near, far], axis=1),
+                np.stack([last.epsilon, end_eps], axis=1),
+                value,
+                bound,
+                allowed=tolerance * (reports * first_eps + value),
+            )
+        return value, bound + rounding
     width = end - start
-    sloping = stop - reports - cost.flat_between(reports, stop)
-    rounding = ROUNDING * end_value * np.divide(sloping, width, out=np.zeros_like(width), where=width > 0)
+    rounding = ROUNDING * end_value * np.divide(stop - reports, width, out=np.zeros_like(width), where=width > 0)
     rounding = np.where(dropped.kept, 0.0, rounding)
     span = Span(low=reports, high=stop, v_low=start, v_high=end, G_high=end_value, eps_high=end_eps)
     cells = Cells.over(own, block, cost, span, np.linspace(0, 1, FIRST_CELLS + 1))
@@ -139,8 +164,8 @@ def _integrate(
         share = goal[wanting, None] / (2 * cells.count)
         cells = cells.halved(own, block, cost, span, (cells.bound[wanting] > share).any(axis=0))
     if never and math.isinf(cost.top):
-        tail = _tail(cells, tolerance * (reports * first_eps + value))
-        return value + tail, bound + tail
+        allowed = tolerance * (reports * first_eps + value)
+        return _with_tail(cells.last_reports, cells.last_epsilons, value, bound, allowed=allowed)
     return value, bound
 
 
@@ -150,6 +175,7 @@ class _Exclusion:
 
     v: FloatArray
     objective: FloatArray
+    first_objective: FloatArray
     first_epsilon: FloatArray
     epsilon: FloatArray
     kept: BoolArray  # at v itself: it is the top, or a flat on which the tie order favours the client
@@ -161,7 +187,8 @@ def _exclusion(own: OwnReport, block: Block, start: FloatArray, cost: VirtualCos
     at_top = own.curve(block, ranks, np.full(len(ranks), top))
     final = at_top.objective
     kept: BoolArray = np.isfinite(final) & (at_top.epsilon > 0)
-    first = own.curve(block, ranks, start).epsilon
+    at_start = own.curve(block, ranks, start)
+    first = at_start.epsilon
     v, eps = np.where(kept, top, start), np.where(kept, at_top.epsilon, first)
     sought: BoolArray = np.isfinite(final) & ~kept
     moving = sought.copy()
@@ -179,20 +206,36 @@ def _exclusion(own: OwnReport, block: Block, start: FloatArray, cost: VirtualCos
         moving[np.flatnonzero(moving)[~going]] = False
     # On a flat clients tie, and one can be had for another at the same price: G stops rising there even where the tie
     # order still keeps the client.
-    for flat in cost.flats:
-        reached = np.abs(v - flat.level) <= 1e-12 * flat.level + 4 * ROUNDING * np.where(sought, final, 0.0) / eps
-        on = np.flatnonzero(sought & reached)
-        if len(on) == 0:
-            continue
-        at = own.curve(block, ranks[on], np.full(len(on), flat.level))
-        kept[on] = at.epsilon > 0
-        v[on], eps[on] = flat.level, np.where(kept[on], at.epsilon, eps[on])
-    return _Exclusion(v=v, objective=final, first_epsilon=first, epsilon=eps, kept=kept)
+    if cost.pieces is not None and len(cost.pieces.levels):
+        levels = cost.pieces.levels
+        above = np.minimum(np.searchsorted(levels, v), len(levels) - 1)
+        for level in (levels[np.maximum(above - 1, 0)], levels[above]):
+            near = np.abs(v - level) <= 1e-12 * level + 4 * ROUNDING * np.where(sought, final, 0.0) / eps
+            on = np.flatnonzero(sought & near & (level >= start))
+            if len(on) == 0:
+                continue
+            at = own.curve(block, ranks[on], level[on])
+            kept[on] = at.epsilon > 0
+            v[on], eps[on] = level[on], np.where(kept[on], at.epsilon, eps[on])
+    return _Exclusion(
+        v=v, objective=final, first_objective=at_start.objective, first_epsilon=first, epsilon=eps, kept=kept
+    )
 
 
-def _tail(cells: Cells, allowed: FloatArray) -> FloatArray:
-    """∫ beyond the last node, from the power law that ε follows there."""
-    z, eps = cells.last_reports, cells.last_epsilons
+def _stop_rounding(pieces: Pieces, span: Stretch) -> FloatArray:
+    """Where a client is dropped is known to the rounding of G alone: what the last reports may bring more or less."""
+    last = pieces.at(np.nextafter(span.high, -np.inf))
+    around = np.stack([np.maximum(last - 1, 0), last, np.minimum(last + 1, len(pieces) - 1)])
+    sloping = np.isfinite(pieces.slopes)
+    slope = np.where(sloping, pieces.slopes, 0.0)[around].max(axis=0)
+    widths = np.diff(pieces.edges)
+    return np.asarray(np.minimum(ROUNDING * span.G_high * slope, span.eps_high * widths[around].max(axis=0)))
+
+
+def _with_tail(
+    z: FloatArray, eps: FloatArray, value: FloatArray, bound: FloatArray, *, allowed: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """The integral with what lies beyond the last two reports z, from the power law that ε follows there."""
     with np.errstate(divide="ignore", invalid="ignore"):
         power = -np.log(eps[:, 1] / eps[:, 0]) / np.log(z[:, 1] / z[:, 0])
         tail = np.where(power > 1, eps[:, 1] * z[:, 1] / (power - 1), np.inf)
@@ -203,4 +246,4 @@ def _tail(cells: Cells, allowed: FloatArray) -> FloatArray:
             f" report^-{float(power.min()):.3g} (clearly faster than report^-1 is needed); use a prior with a lighter"
             " tail or bounded support, or a mechanism that can drop any client (jsam, its caps allowing)"
         )
-    return tail
+    return value + tail, bound + tail

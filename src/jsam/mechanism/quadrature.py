@@ -111,7 +111,7 @@ class Cells:
         # The end itself may belong to the next phase: its ε is the limit from below.
         phase = np.where(end, np.roll(phase, 1, axis=2), phase)
         by_envelope, bound = _by_envelope(z, v, G, eps)
-        smooth = (phase[..., 1:] == phase[..., :-1]).all(axis=2) & ~_has_edge(cost, z, v)
+        smooth = (phase[..., 1:] == phase[..., :-1]).all(axis=2) & ~_has_kink(cost, z)
         rate = eps * speed * widths[:, None]
         fine, coarse = rate @ FINE, rate @ COARSE
         value = np.where(smooth, np.clip(fine, by_envelope - bound, by_envelope + bound), by_envelope)
@@ -127,15 +127,11 @@ class Cells:
         )
 
 
-def _has_edge(cost: VirtualCost, z: FloatArray, v: FloatArray) -> BoolArray:
-    """Cells inside which an ironed stretch begins or ends: v has a kink there."""
+def _has_kink(cost: VirtualCost, z: FloatArray) -> BoolArray:
+    """Cells inside which v has a kink."""
     inside = np.zeros(z.shape[:2], dtype=bool)
-    for flat in cost.flats:
-        for edge in (flat.low, flat.high):
-            inside |= (z[..., 0] < edge) & (edge < z[..., -1])
-        # Clipping to the level can stretch a flat a little beyond its edges.
-        ironed = v == flat.level
-        inside |= ironed.any(axis=2) & ~ironed.all(axis=2)
+    for kink in cost.kinks:
+        inside |= (z[..., 0] < kink) & (kink < z[..., -1])
     return inside
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from jsam.mechanism._arrays import BoolArray, FloatArray
+from jsam.mechanism._arrays import FloatArray
+from jsam.mechanism.histogram import breakpoints, histogram_cost
+from jsam.mechanism.looks import looked_at
+from jsam.mechanism.pieces import Pieces
 from jsam.mechanism.priors import Prior, UniformPrior, scipy_family, validate_prior
-
-# How finely a prior is looked at to see whether v rises; its convex minorant is taken where it does not.
-QUANTILES, STEPS = 64, 96
+from jsam.mechanism.regular import is_proved_regular, kinks_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,10 @@ class Flat:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VirtualCost:
-    """v as a rising function of the report, ironed where the prior's own is not.
+    """v as a rising function of the report.
+
+    It is c + F/f by formula where that is proved to rise; elsewhere it is made of straight pieces that rise by
+    construction, with ironed stretches where the prior's own would fall (docs/theory.md, "Priors and virtual costs").
 
     >>> import scipy.stats
     >>> VirtualCost.of(scipy.stats.uniform(0, 1))(np.array([0.25]))
@@ -38,7 +41,9 @@ class VirtualCost:
     bottom: float
     top: float
     affine: tuple[float, float] | None = None  # v = a + b z exactly (uniform priors): payments need no quadrature
-    flats: tuple[Flat, ...] = ()
+    pieces: Pieces | None = None
+    flats: tuple[Flat, ...] = ()  # where `pieces` were ironed
+    kinks: tuple[float, ...] = ()  # of the formula
 
     @classmethod
     def of(cls, prior: Any) -> VirtualCost:
@@ -47,7 +52,16 @@ class VirtualCost:
         bottom, top = (float(x) for x in prior.support())
         if isinstance(prior, UniformPrior) or scipy_family(prior) == "uniform":
             return cls(prior=prior, bottom=bottom, top=top, affine=(-bottom, 2.0))
-        return cls(prior=prior, bottom=bottom, top=top, flats=_ironed(prior))
+        by_formula = cls(prior=prior, bottom=bottom, top=top)
+        edges = breakpoints(prior)
+        if edges is not None:
+            masses = np.asarray(prior.pdf((edges[1:] + edges[:-1]) / 2)) * np.diff(edges)
+            pieces, stretches = histogram_cost(edges, masses)
+        elif is_proved_regular(prior):
+            return replace(by_formula, kinks=kinks_of(prior))
+        else:
+            pieces, stretches = looked_at(prior, by_formula, by_formula.far_report())
+        return replace(by_formula, pieces=pieces, flats=tuple(_flat(pieces, low, high) for low, high in stretches))
 
     @property
     def ironed(self) -> bool:
@@ -58,17 +72,9 @@ class VirtualCost:
         if self.affine is not None:
             a, b = self.affine
             return np.asarray(a + b * z)
-        v = _raw(self.prior, z)
-        for i, flat in enumerate(self.flats):
-            # Between two flats v must stay between their levels, else rounding at the joints could break the order.
-            before = self.flats[i - 1].level if i else -math.inf
-            after = np.inf if i + 1 == len(self.flats) else self.flats[i + 1].level
-            start = self.flats[i - 1].high if i else -math.inf
-            end = math.inf if i + 1 == len(self.flats) else self.flats[i + 1].low
-            v = np.where((z > start) & (z < flat.low), np.clip(v, before, flat.level), v)
-            v = np.where((z > flat.high) & (z < end), np.clip(v, flat.level, after), v)
-            v = np.where((z >= flat.low) & (z <= flat.high), flat.level, v)
-        return v
+        if self.pieces is not None:
+            return np.where(z > self.pieces.edges[-1], math.inf, self.pieces(z))
+        return _formula(self.prior, z)
 
     @property
     def at_top(self) -> float:
@@ -81,6 +87,8 @@ class VirtualCost:
         Chandrupatla's method: interpolation where v is smooth, bisection across its jumps and flats. A call of the
         prior costs far more than the arithmetic here, so a dozen of them instead of sixty is what counts.
         """
+        if self.pieces is not None:
+            return np.clip(self.pieces.inverse(v), low, high)
 
         def gap(z: FloatArray) -> FloatArray:
             return np.asarray(1 - v / self(z))  # finite even where the density vanishes
@@ -111,15 +119,10 @@ class VirtualCost:
             t = np.where(smooth, np.clip(t, least, 1 - least), 0.5)
         return np.where(never, high, np.where(at_once, low, np.where(f1 >= 0, x1, x2)))
 
-    def flat_between(self, low: FloatArray, high: FloatArray) -> FloatArray:
-        """How much of [low, high] is ironed."""
-        total = np.zeros(np.shape(low))
-        for flat in self.flats:
-            total += np.maximum(np.minimum(high, flat.high) - np.maximum(low, flat.low), 0.0)
-        return total
-
     def far_report(self) -> float:
         """A report beyond which hardly any probability lies, as far out as doubles allow."""
+        if self.pieces is not None:
+            return float(self.pieces.edges[-1])
         if math.isfinite(self.top):
             return self.top if math.isfinite(self.at_top) else math.nextafter(self.top, 0.0)
         for mass in (1e-280, 1e-150, 1e-60, 1e-15):
@@ -130,69 +133,17 @@ class VirtualCost:
         return float(self.prior.isf(1e-12))
 
 
-def _raw(prior: Prior, z: FloatArray) -> FloatArray:
+def _flat(pieces: Pieces, low: float, high: float) -> Flat:
+    level = float(pieces(np.array([low + (high - low) / 2]))[0])
+    # Where v jumps at the end of a stretch, the end itself belongs to what follows.
+    jumps = pieces(np.array([high]))[0] > level
+    return Flat(low=low, high=math.nextafter(high, low) if jumps else high, level=level)
+
+
+def _formula(prior: Prior, z: FloatArray) -> FloatArray:
     """c + F/f in log space: far out both underflow while their ratio does not."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         log_cdf, log_pdf = np.asarray(prior.logcdf(z)), np.asarray(prior.logpdf(z))
         ratio = np.exp(log_cdf - log_pdf)
     # No mass below: nothing is paid for not knowing. No density here: the client costs infinitely much.
     return np.asarray(z + np.where(np.isneginf(log_cdf), 0.0, np.where(np.isneginf(log_pdf), np.inf, ratio)))
-
-
-def _looks(prior: Prior) -> FloatArray:
-    """Reports at which to look: quantiles, dense towards both ends, and equal steps between them.
-
-    Some families find a quantile only by root-finding, which takes milliseconds: few are asked for.
-    """
-    tail = np.geomspace(1e-10, 1 / QUANTILES, 12)[:-1]
-    q = np.concatenate([tail, np.arange(1, QUANTILES) / QUANTILES, 1 - tail[::-1]])
-    rungs = np.asarray(prior.ppf(q), dtype=np.float64)
-    rungs = np.unique(rungs[np.isfinite(rungs)])
-    steps = np.arange(STEPS) / STEPS
-    return np.append((rungs[:-1, None] + np.diff(rungs)[:, None] * steps).ravel(), rungs[-1:])
-
-
-def _ironed(prior: Prior) -> tuple[Flat, ...]:
-    """The stretches where v falls, with the level of the convex minorant of H(q) = q · ppf(q) on each.
-
-    H' = v, so the slope of its convex minorant is v made to rise at least loss; it needs no density.
-    """
-    z = _looks(prior)
-    q = np.exp(np.asarray(prior.logcdf(z), dtype=np.float64))
-    # Inside a gap of the support q stands still: only the gap's left end counts.
-    rising = np.concatenate([[True], np.diff(q) > 0])
-    q, z = q[rising], z[rising]
-    v = _raw(prior, z)
-    with np.errstate(invalid="ignore"):
-        bad = (np.diff(v) < -1e-9 * np.abs(v[1:])) | ~np.isfinite(v[1:]) | _gaps(prior, z)
-    if not bad.any():
-        return ()
-    hull = _convex_minorant(q, q * z)
-    return tuple(
-        Flat(
-            low=float(z[left]),
-            high=float(z[right]),
-            level=float((q[right] * z[right] - q[left] * z[left]) / (q[right] - q[left])),
-        )
-        for left, right in pairwise(hull)
-        # Rounding lets the hull skip points where v rises too: those stretches need no iron.
-        if bad[left:right].any()
-    )
-
-
-def _gaps(prior: Prior, z: FloatArray) -> BoolArray:
-    """Between which points the density vanishes."""
-    return np.isneginf(np.asarray(prior.logpdf((z[1:] + z[:-1]) / 2), dtype=np.float64))
-
-
-def _convex_minorant(x: FloatArray, y: FloatArray) -> list[int]:
-    """Indices of the lower convex hull of the points, left to right (Andrew's monotone chain)."""
-    hull: list[int] = []
-    for i in range(len(x)):
-        while len(hull) >= 2:
-            a, b = hull[-2], hull[-1]
-            if (y[b] - y[a]) * (x[i] - x[a]) < (y[i] - y[a]) * (x[b] - x[a]):
-                break
-            hull.pop()
-        hull.append(i)
-    return hull

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray
+from jsam.mechanism.audit.virtual_costs import spikes
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms.base import Mechanism
@@ -230,6 +231,7 @@ def _scan_points(market: Market, client: int, grid: int, dense: int, rng: np.ran
         _beside(np.concatenate([some, _others(market, client, NEIGHBOURS)])),
         _shifted(low, high, dense, rng),
         np.asarray(prior.ppf(_shifted(0.0, 1.0, dense // 2, rng)), dtype=np.float64),
+        spikes(prior),
     ]
     return np.union1d(_inside(np.concatenate(points), low, high), _far_out(market, client))
 
@@ -245,6 +247,7 @@ def _points_to_price(market: Market, client: int, grid: int, scan: FloatArray, e
         _beside(_others(market, client, 2)),
         scan[falls],
         scan[falls + 1],
+        spikes(prior),
     ]
     asked = _inside(np.concatenate(points), scan[0], scan[-1])
     # Beyond exclusion nothing is sold: the first and the last such report stand for all.

@@ -95,6 +95,7 @@ class RangeMechanism(ABC):
         _check("loss_weight", self.loss_weight, lambda x: x > 0, "a positive number")
         _check("noise_weight", self.noise_weight, lambda x: x > 0, "a positive number")
         _check("bias_weight", self.bias_weight, lambda x: 0 <= x <= 1e100, "a number from 0 to 1e100")
+        _check("tolerance", self.tolerance, lambda x: 1e-12 <= x <= 1e-2, "a number from 1e-12 to 0.01")
         if self.max_selection_prob is not None:
             _check("max_selection_prob", self.max_selection_prob, lambda x: 0 < x <= 1, "a number above 0, at most 1")
         if self.max_epsilon is not None:
