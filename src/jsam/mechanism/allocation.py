@@ -9,7 +9,6 @@ import numpy as np
 
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.inner import Ranked, Values, Weights, evaluate
-from jsam.mechanism.polish import Curve, polished
 from jsam.mechanism.profiles import Profiles, two_thirds
 
 # Rows × profiles evaluated at once: large enough to be quick, small enough for the cache and for memory.
@@ -20,24 +19,21 @@ FIRST_TRIES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A range of profiles, the server's weights, and (under a cap on p) the curve to polish along."""
+    """A range of profiles and the server's weights."""
 
     profiles: Profiles
     weights: Weights
-    curve: Curve | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimum:
-    """The best profile of each row, and what the client at any rank of it gets."""
+    """The best profile of each row, and what it costs."""
 
     objective: FloatArray
     cost: FloatArray
     scale: FloatArray
     profile: IntArray
     capped: IntArray | None = None  # how many clients are at the cap on ε, if there is one
-    inner: Profiles | None = None  # profiles off the range's corners, where polishing found better
-    moved: IntArray | None = None  # row -> index into `inner`, −1 where a corner is best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,42 +84,41 @@ def _prefix_sums(rows: FloatArray) -> FloatArray:
     return sums
 
 
-def minimise(
-    rule: Rule, ranked: Ranked, rows: int, which: IntArray | None = None, pieces: IntArray | None = None
-) -> Optimum:
-    """The best of every row over all profiles and pieces, or over those in `which` and `pieces` if given."""
+def minimise(rule: Rule, ranked: Ranked, rows: int, which: IntArray | None = None) -> Optimum:
+    """The best of every row over all profiles, or over those in `which` if given."""
     which = np.arange(len(rule.profiles)) if which is None else which
     values = _values(rule, ranked, rows, which)
     best = values.objective.argmin(axis=1)
     at = np.arange(rows)
-    optimum = Optimum(
+    return Optimum(
         objective=values.objective[at, best],
         cost=values.cost[at, best],
         scale=values.scale[at, best],
         profile=which[best],
         capped=None if values.capped is None else values.capped[at, best],
     )
-    return optimum if rule.curve is None else _polish(rule, rule.curve, ranked, optimum, pieces)
 
 
 def _values(rule: Rule, ranked: Ranked, rows: int, which: IntArray) -> Values:
     if rule.weights.max_epsilon is None:
         return evaluate(rule.profiles, which, ranked, rule.weights)
     # Lifting the cap on ε can only help: whatever is beaten without it cannot win with it.
-    uncapped = replace(rule.weights, max_epsilon=None)
-    lower = evaluate(rule.profiles, which, ranked, uncapped).objective
-    objective, cost, scale = np.full(lower.shape, np.inf), np.zeros(lower.shape), np.zeros(lower.shape)
+    free = evaluate(rule.profiles, which, ranked, replace(rule.weights, max_epsilon=None))
+    lower, cost, scale = free.objective, free.cost.copy(), free.scale.copy()
+    objective = np.full(lower.shape, np.inf)
     capped: IntArray = np.zeros(lower.shape, dtype=np.int64)
 
     def fill(row: IntArray, column: IntArray) -> None:
         for start in range(0, len(row), CHUNK):
             i, j = row[start : start + CHUNK], column[start : start + CHUNK]
             values = evaluate(rule.profiles, which[j][:, None], ranked.take(i), rule.weights)
-            objective[i, j], cost[i, j], scale[i, j] = (
-                values.objective[:, 0], values.cost[:, 0], values.scale[:, 0]
-            )  # fmt: skip
             assert values.capped is not None
             capped[i, j] = values.capped[:, 0]
+            # A cap that binds nobody leaves everything as it is, to the last digit.
+            binds = capped[i, j] > 0
+            objective[i, j] = np.where(binds, values.objective[:, 0], lower[i, j])
+            cost[i, j] = np.where(binds, values.cost[:, 0], cost[i, j])
+            scale[i, j] = np.where(binds, values.scale[:, 0], scale[i, j])
 
     first = np.argpartition(lower, min(FIRST_TRIES, len(which)) - 1, axis=1)[:, :FIRST_TRIES]
     fill(np.repeat(np.arange(rows), first.shape[1]), first.ravel())
@@ -132,26 +127,9 @@ def _values(rule: Rule, ranked: Ranked, rows: int, which: IntArray) -> Values:
     return Values(objective=objective, cost=cost, scale=scale, capped=capped)
 
 
-def _polish(rule: Rule, curve: Curve, ranked: Ranked, optimum: Optimum, pieces: IntArray | None = None) -> Optimum:
-    found = polished(curve, ranked, rule.weights, optimum.objective, pieces)
-    if found is None:
-        return optimum
-    moved = np.full(len(optimum.objective), -1)
-    moved[found.rows] = np.arange(len(found.rows))
-    objective, cost, scale = optimum.objective.copy(), optimum.cost.copy(), optimum.scale.copy()
-    objective[found.rows], cost[found.rows], scale[found.rows] = found.objective, found.cost, found.scale
-    return Optimum(
-        objective=objective, cost=cost, scale=scale, profile=optimum.profile, inner=found.profiles, moved=moved
-    )
-
-
 def probs_at(rule: Rule, optimum: Optimum, rank: IntArray) -> FloatArray:
     """Selection probability of the client at `rank` (one a row) under each row's optimum."""
-    p = rule.profiles.probs_at(optimum.profile, rank)
-    if optimum.inner is not None and optimum.moved is not None:
-        rows = np.flatnonzero(optimum.moved >= 0)
-        p[rows] = optimum.inner.probs_at(optimum.moved[rows], np.broadcast_to(rank, p.shape)[rows])
-    return p
+    return rule.profiles.probs_at(optimum.profile, rank)
 
 
 def budgets(p: FloatArray, v: FloatArray, scale: FloatArray | float, max_epsilon: float | None) -> FloatArray:
@@ -178,25 +156,15 @@ def allocate(rule: Rule, v: FloatArray, tie_order: IntArray | None = None) -> Al
     which = np.arange(len(rule.profiles))
     values = _values(rule, ranked, 1, which)
     best = int(values.objective[0].argmin())
-    optimum = Optimum(
-        objective=values.objective[:, best],
-        cost=values.cost[:, best],
-        scale=values.scale[:, best],
-        profile=np.array([best]),
-    )
     p_ranked = rule.profiles.probabilities(best)
-    if rule.curve is not None:
-        optimum = _polish(rule, rule.curve, ranked, optimum)
-        if optimum.inner is not None:
-            p_ranked = optimum.inner.probabilities(0)
     N = len(v)
     p, eps = np.empty(N), np.empty(N)
     p[order] = p_ranked
-    eps[order] = budgets(p_ranked, ordered, float(optimum.scale[0]), rule.weights.max_epsilon)
+    eps[order] = budgets(p_ranked, ordered, float(values.scale[0, best]), rule.weights.max_epsilon)
     kept = int((p_ranked > 0).sum())
     others = np.where(rule.profiles.num_selected == kept, np.inf, values.objective[0])
     second = int(others.argmin())
     runner_up = None
     if np.isfinite(others[second]):
         runner_up = RunnerUp(num_selected=int(rule.profiles.num_selected[second]), objective=float(others[second]))
-    return Allocation(selection_probs=p, epsilons=eps, objective=float(optimum.objective[0]), runner_up=runner_up)
+    return Allocation(selection_probs=p, epsilons=eps, objective=float(values.objective[0, best]), runner_up=runner_up)
