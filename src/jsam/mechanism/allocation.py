@@ -13,8 +13,10 @@ from jsam.mechanism.profiles import Profiles, two_thirds
 
 # Rows × profiles evaluated at once: large enough to be quick, small enough for the cache and for memory.
 CHUNK = 1 << 19
-# Profiles tried first under a cap on ε, to get a value that rules most others out.
+# Profiles tried first where there are quick bounds, to get a value that rules most others out.
 FIRST_TRIES = 8
+# A bound that rounding could break is not a bound.
+FLOOR_SLACK = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,32 +101,65 @@ def minimise(rule: Rule, ranked: Ranked, rows: int, which: IntArray | None = Non
     )
 
 
-def _values(rule: Rule, ranked: Ranked, rows: int, which: IntArray) -> Values:
-    if rule.weights.max_epsilon is None:
-        return evaluate(rule.profiles, which, ranked, rule.weights)
-    # Lifting the cap on ε can only help: whatever is beaten without it cannot win with it.
-    free = evaluate(rule.profiles, which, ranked, replace(rule.weights, max_epsilon=None))
-    lower, cost, scale = free.objective, free.cost.copy(), free.scale.copy()
-    objective = np.full(lower.shape, np.inf)
+def _values(rule: Rule, ranked: Ranked, rows: int, which: IntArray, *, every: bool = False) -> Values:
+    """The profiles `which` on every row.
+
+    Those that cannot be the best are left at infinity, unless `every` one is asked for and there is no cap on ε.
+    """
+    E, free = rule.weights.max_epsilon, replace(rule.weights, max_epsilon=None)
+    if E is None and (every or rule.profiles.floors is None):
+        return evaluate(rule.profiles, which, ranked, free)
+    lower = _lower_bounds(rule, ranked, rows, which)
+    objective, cost, scale = np.full(lower.shape, np.inf), np.zeros(lower.shape), np.zeros(lower.shape)
     capped: IntArray = np.zeros(lower.shape, dtype=np.int64)
 
     def fill(row: IntArray, column: IntArray) -> None:
         for start in range(0, len(row), CHUNK):
             i, j = row[start : start + CHUNK], column[start : start + CHUNK]
-            values = evaluate(rule.profiles, which[j][:, None], ranked.take(i), rule.weights)
+            some, profile = ranked.take(i), which[j][:, None]
+            values = evaluate(rule.profiles, profile, some, free)
+            objective[i, j], cost[i, j], scale[i, j] = (
+                values.objective[:, 0], values.cost[:, 0], values.scale[:, 0]
+            )  # fmt: skip
+            if E is None:
+                continue
+            # p²/v falls with rank, so nobody is at the cap if the cheapest is not; then all stays, to the last digit.
+            p, v = rule.profiles.levels[profile, 0], some.cost_at(np.zeros((1, 1), dtype=np.int64))
+            binds = (budgets(p, v, values.scale, None) > E)[:, 0]
+            i, j = i[binds], j[binds]
+            values = evaluate(rule.profiles, which[j][:, None], some.take(np.flatnonzero(binds)), rule.weights)
             assert values.capped is not None
-            capped[i, j] = values.capped[:, 0]
-            # A cap that binds nobody leaves everything as it is, to the last digit.
-            binds = capped[i, j] > 0
-            objective[i, j] = np.where(binds, values.objective[:, 0], lower[i, j])
-            cost[i, j] = np.where(binds, values.cost[:, 0], cost[i, j])
-            scale[i, j] = np.where(binds, values.scale[:, 0], scale[i, j])
+            objective[i, j], cost[i, j], scale[i, j], capped[i, j] = (
+                values.objective[:, 0], values.cost[:, 0], values.scale[:, 0], values.capped[:, 0]
+            )  # fmt: skip
 
     first = np.argpartition(lower, min(FIRST_TRIES, len(which)) - 1, axis=1)[:, :FIRST_TRIES]
     fill(np.repeat(np.arange(rows), first.shape[1]), first.ravel())
-    best = objective.min(axis=1, keepdims=True)
-    fill(*np.nonzero((lower <= best) & np.isposinf(objective)))
-    return Values(objective=objective, cost=cost, scale=scale, capped=capped)
+    tried = np.zeros(lower.shape, dtype=bool)
+    tried[np.arange(rows)[:, None], first] = True
+    fill(*np.nonzero((lower <= objective.min(axis=1, keepdims=True)) & ~tried))
+    return Values(objective=objective, cost=cost, scale=scale, capped=None if E is None else capped)
+
+
+def _lower_bounds(rule: Rule, ranked: Ranked, rows: int, which: IntArray) -> FloatArray:
+    """What each profile's objective is at least, quickly.
+
+    Lifting the cap on ε can only help, so a profile's value without it is one bound; the value of its floor is another.
+    """
+    profiles = rule.profiles
+    free = replace(rule.weights, max_epsilon=None)
+    if profiles.floors is None or profiles.floor_of is None:
+        return evaluate(profiles, which, ranked, free).objective
+    floor_of = profiles.floor_of[which]
+    alone = floor_of < 0
+    lower = np.empty((rows, len(which)))
+    if alone.any():
+        lower[:, alone] = evaluate(profiles, which[alone], ranked, free).objective
+    floors, back = np.unique(floor_of[~alone], return_inverse=True)
+    if len(floors):
+        values = evaluate(profiles.floors, floors, ranked, rule.weights).objective
+        lower[:, ~alone] = (values * (1 - FLOOR_SLACK))[:, back]
+    return lower
 
 
 def probs_at(rule: Rule, optimum: Optimum, rank: IntArray) -> FloatArray:
@@ -154,7 +189,7 @@ def allocate(rule: Rule, v: FloatArray, tie_order: IntArray | None = None) -> Al
     ordered = v[order]
     ranked = SortedRows(ordered[None, :])
     which = np.arange(len(rule.profiles))
-    values = _values(rule, ranked, 1, which)
+    values = _values(rule, ranked, 1, which, every=True)
     best = int(values.objective[0].argmin())
     p_ranked = rule.profiles.probabilities(best)
     N = len(v)

@@ -163,9 +163,7 @@ class _Exclusion:
     certain: BoolArray  # another client takes its rank there: v is exact, whatever the rounding of G
 
 
-def _exclusion(
-    own: OwnReport, block: Block, start: FloatArray, cost: VirtualCost, tolerance: float
-) -> _Exclusion:
+def _exclusion(own: OwnReport, block: Block, start: FloatArray, cost: VirtualCost, tolerance: float) -> _Exclusion:
     """Newton's method on G. G is concave, so a tangent meets the final value before G does: no step overshoots.
 
     Where the rounding of G hides the place, as under a low cap on ε, it is searched for by looking at ε alone.
