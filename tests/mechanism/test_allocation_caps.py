@@ -121,6 +121,17 @@ def test_the_worst_markets_known_are_within_the_stated_loss(v: list[float], eta:
     assert 1e-7 < mine / best - 1 < WITHIN
 
 
+def test_the_bound_on_what_the_list_gives_away() -> None:
+    """⅓ b φ (1/b − 2)² / (E N)² is at most 0.23 wherever an inner point can be best; 1e-6 follows for two clients."""
+    ratio = 10.0 ** np.linspace(-4, 4, 801)[:, None]  # E over p_t in the first drain, where they sum to 1/N
+    slope = np.minimum(ratio, 1) * np.linspace(1e-3, 1, 500)  # 1/b − 2
+    b = 1 / (2 + slope)
+    phi = b * (4 - 3 * b) / (2 * (3 - 8 * b + 6 * b * b))
+    largest = (b * phi * slope**2 / 3 * ((1 + ratio) / ratio) ** 2).max()
+    assert 0.2 < largest < 0.23
+    assert largest / (2 * 256) ** 2 < WITHIN
+
+
 def test_a_dense_line_along_the_curve_gains_less_than_the_stated_loss() -> None:
     """Markets made for inner optima: 400 points spread over the curve otherwise than the range's are no better."""
     rng = np.random.default_rng(21)
