@@ -9,35 +9,33 @@ import numpy as np
 
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.inner import Ranked, Values, Weights, evaluate
-from jsam.mechanism.polish import Curve, polished
 from jsam.mechanism.profiles import Profiles, two_thirds
 
 # Rows × profiles evaluated at once: large enough to be quick, small enough for the cache and for memory.
 CHUNK = 1 << 19
-# Profiles tried first under a cap on ε, to get a value that rules most others out.
+# Profiles tried first where there are quick bounds, to get a value that rules most others out.
 FIRST_TRIES = 8
+# A bound that rounding could break is not a bound.
+FLOOR_SLACK = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A range of profiles, the server's weights, and (under a cap on p) the curve to polish along."""
+    """A range of profiles and the server's weights."""
 
     profiles: Profiles
     weights: Weights
-    curve: Curve | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimum:
-    """The best profile of each row, and what the client at any rank of it gets."""
+    """The best profile of each row, and what it costs."""
 
     objective: FloatArray
     cost: FloatArray
     scale: FloatArray
     profile: IntArray
     capped: IntArray | None = None  # how many clients are at the cap on ε, if there is one
-    inner: Profiles | None = None  # profiles off the range's corners, where polishing found better
-    moved: IntArray | None = None  # row -> index into `inner`, −1 where a corner is best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,70 +86,85 @@ def _prefix_sums(rows: FloatArray) -> FloatArray:
     return sums
 
 
-def minimise(
-    rule: Rule, ranked: Ranked, rows: int, which: IntArray | None = None, pieces: IntArray | None = None
-) -> Optimum:
-    """The best of every row over all profiles and pieces, or over those in `which` and `pieces` if given."""
+def minimise(rule: Rule, ranked: Ranked, rows: int, which: IntArray | None = None) -> Optimum:
+    """The best of every row over all profiles, or over those in `which` if given."""
     which = np.arange(len(rule.profiles)) if which is None else which
     values = _values(rule, ranked, rows, which)
     best = values.objective.argmin(axis=1)
     at = np.arange(rows)
-    optimum = Optimum(
+    return Optimum(
         objective=values.objective[at, best],
         cost=values.cost[at, best],
         scale=values.scale[at, best],
         profile=which[best],
         capped=None if values.capped is None else values.capped[at, best],
     )
-    return optimum if rule.curve is None else _polish(rule, rule.curve, ranked, optimum, pieces)
 
 
-def _values(rule: Rule, ranked: Ranked, rows: int, which: IntArray) -> Values:
-    if rule.weights.max_epsilon is None:
-        return evaluate(rule.profiles, which, ranked, rule.weights)
-    # Lifting the cap on ε can only help: whatever is beaten without it cannot win with it.
-    uncapped = replace(rule.weights, max_epsilon=None)
-    lower = evaluate(rule.profiles, which, ranked, uncapped).objective
+def _values(rule: Rule, ranked: Ranked, rows: int, which: IntArray, *, every: bool = False) -> Values:
+    """The profiles `which` on every row.
+
+    Those that cannot be the best are left at infinity, unless `every` one is asked for and there is no cap on ε.
+    """
+    E, free = rule.weights.max_epsilon, replace(rule.weights, max_epsilon=None)
+    if E is None and (every or rule.profiles.floors is None):
+        return evaluate(rule.profiles, which, ranked, free)
+    lower = _lower_bounds(rule, ranked, rows, which)
     objective, cost, scale = np.full(lower.shape, np.inf), np.zeros(lower.shape), np.zeros(lower.shape)
     capped: IntArray = np.zeros(lower.shape, dtype=np.int64)
 
     def fill(row: IntArray, column: IntArray) -> None:
         for start in range(0, len(row), CHUNK):
             i, j = row[start : start + CHUNK], column[start : start + CHUNK]
-            values = evaluate(rule.profiles, which[j][:, None], ranked.take(i), rule.weights)
+            some, profile = ranked.take(i), which[j][:, None]
+            values = evaluate(rule.profiles, profile, some, free)
             objective[i, j], cost[i, j], scale[i, j] = (
                 values.objective[:, 0], values.cost[:, 0], values.scale[:, 0]
             )  # fmt: skip
+            if E is None:
+                continue
+            # p²/v falls with rank, so nobody is at the cap if the cheapest is not; then all stays, to the last digit.
+            p, v = rule.profiles.levels[profile, 0], some.cost_at(np.zeros((1, 1), dtype=np.int64))
+            binds = (budgets(p, v, values.scale, None) > E)[:, 0]
+            i, j = i[binds], j[binds]
+            values = evaluate(rule.profiles, which[j][:, None], some.take(np.flatnonzero(binds)), rule.weights)
             assert values.capped is not None
-            capped[i, j] = values.capped[:, 0]
+            objective[i, j], cost[i, j], scale[i, j], capped[i, j] = (
+                values.objective[:, 0], values.cost[:, 0], values.scale[:, 0], values.capped[:, 0]
+            )  # fmt: skip
 
     first = np.argpartition(lower, min(FIRST_TRIES, len(which)) - 1, axis=1)[:, :FIRST_TRIES]
     fill(np.repeat(np.arange(rows), first.shape[1]), first.ravel())
-    best = objective.min(axis=1, keepdims=True)
-    fill(*np.nonzero((lower <= best) & np.isposinf(objective)))
-    return Values(objective=objective, cost=cost, scale=scale, capped=capped)
+    tried = np.zeros(lower.shape, dtype=bool)
+    tried[np.arange(rows)[:, None], first] = True
+    fill(*np.nonzero((lower <= objective.min(axis=1, keepdims=True)) & ~tried))
+    return Values(objective=objective, cost=cost, scale=scale, capped=None if E is None else capped)
 
 
-def _polish(rule: Rule, curve: Curve, ranked: Ranked, optimum: Optimum, pieces: IntArray | None = None) -> Optimum:
-    found = polished(curve, ranked, rule.weights, optimum.objective, pieces)
-    if found is None:
-        return optimum
-    moved = np.full(len(optimum.objective), -1)
-    moved[found.rows] = np.arange(len(found.rows))
-    objective, cost, scale = optimum.objective.copy(), optimum.cost.copy(), optimum.scale.copy()
-    objective[found.rows], cost[found.rows], scale[found.rows] = found.objective, found.cost, found.scale
-    return Optimum(
-        objective=objective, cost=cost, scale=scale, profile=optimum.profile, inner=found.profiles, moved=moved
-    )
+def _lower_bounds(rule: Rule, ranked: Ranked, rows: int, which: IntArray) -> FloatArray:
+    """What each profile's objective is at least, quickly.
+
+    Lifting the cap on ε can only help, so a profile's value without it is one bound; the value of its floor is another.
+    """
+    profiles = rule.profiles
+    free = replace(rule.weights, max_epsilon=None)
+    if profiles.floors is None or profiles.floor_of is None:
+        return evaluate(profiles, which, ranked, free).objective
+    floor_of = profiles.floor_of[which]
+    alone = floor_of < 0
+    lower = np.empty((rows, len(which)))
+    if alone.any():
+        lower[:, alone] = evaluate(profiles, which[alone], ranked, free).objective
+    floors, back = np.unique(floor_of[~alone], return_inverse=True)
+    if len(floors):
+        values = evaluate(profiles.floors, floors, ranked, rule.weights).objective
+        lower[:, ~alone] = (values * (1 - FLOOR_SLACK))[:, back]
+    return lower
 
 
 def probs_at(rule: Rule, optimum: Optimum, rank: IntArray) -> FloatArray:
     """Selection probability of the client at `rank` (one a row) under each row's optimum."""
-    p = rule.profiles.probs_at(optimum.profile, rank)
-    if optimum.inner is not None and optimum.moved is not None:
-        rows = np.flatnonzero(optimum.moved >= 0)
-        p[rows] = optimum.inner.probs_at(optimum.moved[rows], np.broadcast_to(rank, p.shape)[rows])
-    return p
+    return rule.profiles.probs_at(optimum.profile, rank)
 
 
 def budgets(p: FloatArray, v: FloatArray, scale: FloatArray | float, max_epsilon: float | None) -> FloatArray:
@@ -176,27 +189,17 @@ def allocate(rule: Rule, v: FloatArray, tie_order: IntArray | None = None) -> Al
     ordered = v[order]
     ranked = SortedRows(ordered[None, :])
     which = np.arange(len(rule.profiles))
-    values = _values(rule, ranked, 1, which)
+    values = _values(rule, ranked, 1, which, every=True)
     best = int(values.objective[0].argmin())
-    optimum = Optimum(
-        objective=values.objective[:, best],
-        cost=values.cost[:, best],
-        scale=values.scale[:, best],
-        profile=np.array([best]),
-    )
     p_ranked = rule.profiles.probabilities(best)
-    if rule.curve is not None:
-        optimum = _polish(rule, rule.curve, ranked, optimum)
-        if optimum.inner is not None:
-            p_ranked = optimum.inner.probabilities(0)
     N = len(v)
     p, eps = np.empty(N), np.empty(N)
     p[order] = p_ranked
-    eps[order] = budgets(p_ranked, ordered, float(optimum.scale[0]), rule.weights.max_epsilon)
+    eps[order] = budgets(p_ranked, ordered, float(values.scale[0, best]), rule.weights.max_epsilon)
     kept = int((p_ranked > 0).sum())
     others = np.where(rule.profiles.num_selected == kept, np.inf, values.objective[0])
     second = int(others.argmin())
     runner_up = None
     if np.isfinite(others[second]):
         runner_up = RunnerUp(num_selected=int(rule.profiles.num_selected[second]), objective=float(others[second]))
-    return Allocation(selection_probs=p, epsilons=eps, objective=float(optimum.objective[0]), runner_up=runner_up)
+    return Allocation(selection_probs=p, epsilons=eps, objective=float(values.objective[0, best]), runner_up=runner_up)

@@ -15,7 +15,6 @@ import numpy as np
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.allocation import CHUNK, Rule, budgets, minimise, probs_at
 from jsam.mechanism.inner import evaluate
-from jsam.mechanism.polish import possible_pieces
 from jsam.mechanism.profiles import two_thirds
 
 # A bound that rounding could break is not a bound.
@@ -107,11 +106,10 @@ class OneMoved:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Clients (by rank) with the profiles and pieces that can be optimal for any of them."""
+    """Clients (by rank) with the profiles that can be optimal for any of them."""
 
     ranks: IntArray
     which: IntArray
-    pieces: IntArray | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +118,8 @@ class Curves:
 
     objective: FloatArray
     epsilon: FloatArray
-    phase: FloatArray  # NaN where polishing chose, so that it equals nothing
+    profile: IntArray
+    phase: FloatArray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -133,26 +132,38 @@ class OwnReport:
     def curve(self, block: Block, ranks: IntArray, v: FloatArray) -> Curves:
         """Objective, own ε and phase for pairs (rank, v)."""
         G, eps, phase = (np.empty(len(ranks)) for _ in range(3))
-        width = max(len(block.which), 1) * (1 if block.pieces is None else 4)
-        step = max(1, CHUNK // width)
+        profile = np.empty(len(ranks), dtype=np.int64)
+        step = max(1, CHUNK // max(len(block.which), 1))
         for start in range(0, len(ranks), step):
             part = slice(start, start + step)
             moved = OneMoved(self.base, ranks[part], v[part])
-            best = minimise(self.rule, moved, len(moved.place), block.which, block.pieces)
+            best = minimise(self.rule, moved, len(moved.place), block.which)
             p = probs_at(self.rule, best, moved.place)
             G[part] = best.objective
             eps[part] = budgets(p, v[part], best.scale, self.rule.weights.max_epsilon)
+            profile[part] = best.profile
             phase[part] = 2.0 * best.profile + p
             if best.capped is not None:
                 # A client that reaches the cap on ε makes a kink in everybody's.
                 phase[part] += 2.0 * len(self.rule.profiles) * best.capped
-            if best.moved is not None:
-                phase[part][best.moved >= 0] = np.nan
-        return Curves(objective=G, epsilon=eps, phase=phase)
+        return Curves(objective=G, epsilon=eps, profile=profile, phase=phase)
+
+    def last_kept(self, block: Block, ranks: IntArray, kept: FloatArray, dropped: FloatArray) -> FloatArray:
+        """The largest v at which each client still sells something, between one at which it does and one where not.
+
+        It halves the doubles between the two and looks at ε alone, so G may be so large that it does not feel the
+        client at all. Positive doubles are in the order of their bits read as integers.
+        """
+        low, high = (np.array(v, dtype=np.float64).view(np.int64) for v in (kept, dropped))
+        while np.any(high - low > 1):
+            middle = low + (high - low) // 2
+            sells = self.curve(block, ranks, middle.view(np.float64)).epsilon > 0
+            low, high = np.where(sells, middle, low), np.where(sells, high, middle)
+        return low.view(np.float64)
 
     def everything(self, ranks: IntArray) -> Block:
         """A block without any narrowing."""
-        return Block(ranks=ranks, which=np.arange(len(self.rule.profiles)), pieces=None)
+        return Block(ranks=ranks, which=np.arange(len(self.rule.profiles)))
 
     def blocks(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int) -> Iterator[Block]:
         """Split clients into blocks of at most `leaf`, each with what can win while its v runs from low to high.
@@ -171,9 +182,7 @@ class OwnReport:
             most = evaluate(self.rule.profiles, which, dearest, self.rule.weights).objective[0].min()
             which = which[least <= most * SLACK]
         if len(ranks) <= leaf:
-            curve = self.rule.curve
-            pieces = None if curve is None else possible_pieces(curve, cheapest, dearest)
-            yield Block(ranks=ranks, which=which, pieces=pieces)
+            yield Block(ranks=ranks, which=which)
             return
         # The cheapest client takes all spare mass: alone, it does not widen its neighbours' bounds.
         half = 1 if ranks[0] == 0 < ranks[1] else len(ranks) // 2
@@ -200,4 +209,4 @@ class OwnReport:
         keep = (left <= ((G - slope * (middle - a)) * SLACK)[:, None]) | (
             right <= ((G + slope * (b - middle)) * SLACK)[:, None]
         )
-        return Block(ranks=block.ranks, which=block.which[keep.any(axis=0)], pieces=block.pieces)
+        return Block(ranks=block.ranks, which=block.which[keep.any(axis=0)])

@@ -103,7 +103,7 @@ def _integrate(
     own: OwnReport, block: Block, reports: FloatArray, start: FloatArray, cost: VirtualCost, tolerance: float
 ) -> tuple[FloatArray, FloatArray]:
     ranks = block.ranks
-    dropped = _exclusion(own, block, start, cost)
+    dropped = _exclusion(own, block, start, cost, tolerance)
     end, end_value, first_eps, end_eps = dropped.v, dropped.objective, dropped.first_epsilon, dropped.epsilon
     never = bool(np.isinf(end_value).any())
     far = np.full(len(ranks), cost.far_report())
@@ -129,7 +129,7 @@ def _integrate(
             eps_low=first_eps,
             eps_high=end_eps,
         )
-        rounding = np.where(dropped.kept | never, 0.0, _stop_rounding(cost.pieces, stretch))
+        rounding = np.where(dropped.kept | dropped.certain | never, 0.0, _stop_rounding(cost.pieces, stretch))
         value, bound = integrate(own, block, cost.pieces, stretch, tolerance * reports * first_eps, tolerance)
         if never and math.isinf(cost.top):
             near = far * 0.75
@@ -144,7 +144,10 @@ def _integrate(
         return value, bound + rounding
     width = end - start
     rounding = ROUNDING * end_value * np.divide(stop - reports, width, out=np.zeros_like(width), where=width > 0)
-    rounding = np.where(dropped.kept, 0.0, rounding)
+    rounding = np.where(dropped.kept | dropped.certain, 0.0, rounding)
+    if never:
+        # The way goes on to the end: nothing hangs on where anybody is dropped.
+        rounding = np.where(rounding > tolerance * reports * first_eps, 0.0, rounding)
     span = Span(low=reports, high=stop, v_low=start, v_high=end, G_high=end_value, eps_high=end_eps)
     cells = Cells.over(own, block, cost, span, np.linspace(0, 1, FIRST_CELLS + 1))
     while True:
@@ -162,7 +165,11 @@ def _integrate(
             ]
             return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
         share = goal[wanting, None] / (2 * cells.count)
-        cells = cells.halved(own, block, cost, span, (cells.bound[wanting] > share).any(axis=0))
+        too_wide = (cells.bound[wanting] > share).any(axis=0)
+        if not too_wide.any():  # the goal is mostly rounding, which no halving mends
+            share = (goal - rounding)[wanting, None] / (2 * cells.count)
+            too_wide = (cells.bound[wanting] > share).any(axis=0)
+        cells = cells.halved(own, block, cost, span, too_wide)
     if never and math.isinf(cost.top):
         allowed = tolerance * (reports * first_eps + value)
         return _with_tail(cells.last_reports, cells.last_epsilons, value, bound, allowed=allowed)
@@ -179,10 +186,14 @@ class _Exclusion:
     first_epsilon: FloatArray
     epsilon: FloatArray
     kept: BoolArray  # at v itself: it is the top, or a flat on which the tie order favours the client
+    certain: BoolArray  # another client takes its rank there: v is exact, whatever the rounding of G
 
 
-def _exclusion(own: OwnReport, block: Block, start: FloatArray, cost: VirtualCost) -> _Exclusion:
-    """Newton's method on G. G is concave, so a tangent meets the final value before G does: no step overshoots."""
+def _exclusion(own: OwnReport, block: Block, start: FloatArray, cost: VirtualCost, tolerance: float) -> _Exclusion:
+    """Newton's method on G. G is concave, so a tangent meets the final value before G does: no step overshoots.
+
+    Where the rounding of G hides the place, as under a low cap on ε, it is searched for by looking at ε alone.
+    """
     ranks, top = block.ranks, cost.at_top
     at_top = own.curve(block, ranks, np.full(len(ranks), top))
     final = at_top.objective
@@ -204,21 +215,36 @@ def _exclusion(own: OwnReport, block: Block, start: FloatArray, cost: VirtualCos
         going &= step > v[moving] * (1 + 1e-15)
         v[moving] = step
         moving[np.flatnonzero(moving)[~going]] = False
+    hidden = sought & (ROUNDING * np.where(sought, final, 0.0) > tolerance * v * eps)
     # On a flat clients tie, and one can be had for another at the same price: G stops rising there even where the tie
     # order still keeps the client.
-    if cost.pieces is not None and len(cost.pieces.levels):
-        levels = cost.pieces.levels
+    levels = np.empty(0) if cost.pieces is None else cost.pieces.levels
+    if len(levels):
         above = np.minimum(np.searchsorted(levels, v), len(levels) - 1)
         for level in (levels[np.maximum(above - 1, 0)], levels[above]):
             near = np.abs(v - level) <= 1e-12 * level + 4 * ROUNDING * np.where(sought, final, 0.0) / eps
-            on = np.flatnonzero(sought & near & (level >= start))
+            on = np.flatnonzero(sought & near & (level >= start) & ~hidden)
             if len(on) == 0:
                 continue
             at = own.curve(block, ranks[on], level[on])
             kept[on] = at.epsilon > 0
             v[on], eps[on] = level[on], np.where(kept[on], at.epsilon, eps[on])
+    certain: BoolArray = np.zeros(len(ranks), dtype=bool)
+    if hidden.any():
+        some = ranks[hidden]
+        last = own.last_kept(block, some, start[hidden], np.full(len(some), top))
+        at, after = own.curve(block, some, last), own.curve(block, some, np.nextafter(last, np.inf))
+        tied = np.isin(last, levels)
+        kept[hidden], certain[hidden] = tied, at.profile == after.profile
+        v[hidden], eps[hidden] = np.where(tied, last, np.nextafter(last, np.inf)), at.epsilon
     return _Exclusion(
-        v=v, objective=final, first_objective=at_start.objective, first_epsilon=first, epsilon=eps, kept=kept
+        v=v,
+        objective=final,
+        first_objective=at_start.objective,
+        first_epsilon=first,
+        epsilon=eps,
+        kept=kept,
+        certain=certain,
     )
 
 

@@ -8,7 +8,7 @@ takes the exact best of a set of profiles which does not look at the reports can
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -17,6 +17,11 @@ from jsam.mechanism._arrays import FloatArray, IntArray
 
 # Above this many clients the range for capped ε thins out its numbers of receivers; it depends on N alone.
 ALL_RECEIVERS_UP_TO = 128
+# Under a cap on p the pieces between corners of the curve are cut into equal parts: so many for all N clients together.
+# With few clients an inner point can beat both ends of its piece, with many it gains next to nothing.
+PARTS = 512
+# So many neighbours on the curve share a floor, a quick lower bound on the objective of all of them.
+NEIGHBOURS = 16
 
 
 def two_thirds(x: FloatArray) -> FloatArray:
@@ -33,6 +38,9 @@ class Profiles:
     levels: FloatArray
     ends: IntArray
     bias: FloatArray  # ‖p − u‖₁ as the mechanism counts it
+    # What some profiles have at least, at every rank and in bias: whatever beats a floor beats all that stand on it.
+    floors: Profiles | None = None
+    floor_of: IntArray | None = None  # profile -> its floor, −1 where it has none
 
     def __len__(self) -> int:
         return len(self.bias)
@@ -86,12 +94,17 @@ class Profiles:
             extra = width - p.levels.shape[1]
             return np.pad(p.levels, ((0, 0), (0, extra))), np.pad(p.ends, ((0, 0), (0, extra)), mode="edge")
 
+        assert self.floors is None or other.floors is None
+        floors = other.floors if self.floors is None else self.floors
+        none = [np.full(len(p), -1) if p.floor_of is None else p.floor_of for p in (self, other)]
         (la, ea), (lb, eb) = padded(self), padded(other)
         return Profiles(
             num_clients=self.num_clients,
             levels=np.concatenate([la, lb]),
             ends=np.concatenate([ea, eb]),
             bias=np.concatenate([self.bias, other.bias]),
+            floors=floors,
+            floor_of=None if floors is None else np.concatenate(none),
         )
 
 
@@ -123,8 +136,23 @@ def thresholds(num_clients: int) -> Profiles:
 
 @lru_cache(maxsize=4)
 def capped_curve(num_clients: int, max_selection_prob: float) -> Profiles:
-    """The corner points of the curve on which the optimum under a cap on p lies, in order of the mass moved."""
-    return moved_mass(num_clients, max_selection_prob, corner_masses(num_clients, max_selection_prob))
+    """Points of the curve on which the optimum under a cap on p lies, in order of the mass moved.
+
+    They are the corners of the curve and, with fewer than `PARTS` clients, points at fixed fractions of every piece
+    between two corners. The best of them misses the best of the whole curve by less than 1e-6 of the objective
+    (docs/theory.md, "A cap on p").
+    """
+    corners = corner_masses(num_clients, max_selection_prob)
+    parts = -(-PARTS // num_clients)
+    inner = corners[:-1, None] + np.diff(corners)[:, None] * (np.arange(parts) / parts)
+    masses = np.append(inner.ravel(), corners[-1])
+    curve = moved_mass(num_clients, max_selection_prob, masses)
+    if parts < NEIGHBOURS // 2:
+        return curve
+    first = np.arange(0, len(masses), NEIGHBOURS)
+    last = np.minimum(first + NEIGHBOURS, len(masses)) - 1
+    floors = moved_mass(num_clients, max_selection_prob, masses[first], drained_mass=masses[last])
+    return replace(curve, floors=floors, floor_of=np.arange(len(masses)) // NEIGHBOURS)
 
 
 def corner_masses(num_clients: int, max_selection_prob: float) -> FloatArray:
@@ -139,15 +167,21 @@ def corner_masses(num_clients: int, max_selection_prob: float) -> FloatArray:
     return np.asarray(np.minimum(corners[distinct], most))
 
 
-def moved_mass(num_clients: int, max_selection_prob: float, masses: FloatArray) -> Profiles:
-    """Profiles with `masses` moved: the cheapest filled to the cap in order, the dearest drained to 0 in order."""
+def moved_mass(
+    num_clients: int, max_selection_prob: float, masses: FloatArray, *, drained_mass: FloatArray | None = None
+) -> Profiles:
+    """Profiles with `masses` moved: the cheapest filled to the cap in order, the dearest drained to 0 in order.
+
+    With more drained than is filled (`drained_mass`) they are what all profiles between the two have at least.
+    """
     N, cap = num_clients, max_selection_prob
     up, down = cap - 1 / N, 1 / N
     slack = 1e-12
     filled = np.floor(masses / up + slack).astype(np.int64) if up > 0 else np.zeros(len(masses), dtype=np.int64)
-    drained = np.floor(masses / down + slack).astype(np.int64)
+    lost = masses if drained_mass is None else drained_mass
+    drained = np.floor(lost / down + slack).astype(np.int64)
     extra = np.clip(masses - filled * up, 0, None)
-    short = np.clip(masses - drained * down, 0, None)
+    short = np.clip(lost - drained * down, 0, None)
     extra[extra < slack * down] = 0
     short[short < slack * down] = 0
     kept = N - drained

@@ -18,7 +18,6 @@ from jsam.mechanism.inner import Weights
 from jsam.mechanism.market import Market
 from jsam.mechanism.own_report import Ordered, OwnReport
 from jsam.mechanism.payments import TOLERANCE, Progress, rents
-from jsam.mechanism.polish import Curve
 from jsam.mechanism.profiles import Profiles
 from jsam.mechanism.virtual_cost import VirtualCost
 
@@ -109,10 +108,6 @@ class RangeMechanism(ABC):
     def profiles(self, num_clients: int) -> Profiles:
         """The range, for so many clients in the running. It must not depend on the reports."""
 
-    def curve(self, num_clients: int) -> Curve | None:
-        """The curve to polish along, where the range is more than its profiles."""
-        return None
-
     def active(self, market: Market) -> IntArray:
         """The clients in the running; the choice must not depend on the reports."""
         return np.arange(market.num_clients)
@@ -137,7 +132,7 @@ class RangeMechanism(ABC):
             bias_weight=self.bias_weight,
             max_epsilon=self.max_epsilon,
         )
-        return Rule(profiles=self.profiles(num_clients), weights=weights, curve=self.curve(num_clients))
+        return Rule(profiles=self.profiles(num_clients), weights=weights)
 
     def _own(self, market: Market, active: IntArray, rule: Rule, v: FloatArray) -> OwnReport:
         return OwnReport(rule=rule, base=Ordered.of(v, _tie_order(market, active)))

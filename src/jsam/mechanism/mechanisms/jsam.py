@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jsam.mechanism.mechanisms.base import RangeMechanism
-from jsam.mechanism.polish import Curve
 from jsam.mechanism.profiles import Profiles, capped_curve, equal_receivers, thresholds
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JSAM(RangeMechanism):
-    """The paper's mechanism, solved exactly.
+    """The paper's mechanism: the exact minimum over a range that is fixed by the number of clients and the caps.
 
-    Without caps the optimum is global over all of the simplex. `max_selection_prob` keeps it exact, by the candidate
-    curve and polishing. `max_epsilon` declares a range (h kept, m of them receiving equally, and the capped curve's
-    corners) and is exact over that.
+    Without caps the range holds the optimum over all of the simplex. `max_selection_prob` takes the points of the
+    capped curve, whose best is within 1e-6 of that. `max_epsilon` adds "h kept, m of them receiving equally".
     """
 
     @property
@@ -28,10 +26,6 @@ class JSAM(RangeMechanism):
             return thresholds(num_clients) if cap is None else capped_curve(num_clients, cap)
         receivers = equal_receivers(num_clients, cap)
         return receivers if cap is None else receivers.joined(capped_curve(num_clients, cap))
-
-    def curve(self, num_clients: int) -> Curve | None:
-        cap = self._cap
-        return None if cap is None or self.max_epsilon is not None else Curve(num_clients, cap)
 
     @property
     def _cap(self) -> float | None:
