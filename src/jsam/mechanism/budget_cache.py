@@ -18,7 +18,7 @@ from jsam.mechanism.mechanisms.base import RangeMechanism
 from jsam.mechanism.priors import EmpiricalPrior, UniformPrior, scipy_family
 
 # Raise when the same inputs would give another answer.
-VERSION = 2
+VERSION = 3
 
 
 def user_cache() -> Path:
