@@ -173,12 +173,10 @@ class _Problem:
             raise InputError(f"draws is {draws}; at least 2 are needed")
         template = _template(prior, num_clients, losses)
         rule = replace(mechanism, loss_weight=1.0).rule(len(mechanism.active(template)))
-        costs, payments = _default_draws(num_clients, len(rule.profiles))
+        costs, payments = _default_draws(num_clients, rule, probability)
         if draws is not None:
             costs, payments = draws, min(draws, payments)
-        if probability is None:
-            payments = min(payments, FOR_QUANTILES)
-        else:
+        if probability is not None:
             payments = max(payments, least_draws(probability, CONFIDENCE))
         key = fingerprint(
             mechanism,
@@ -270,13 +268,15 @@ def _template(prior: Prior | Sequence[Prior], num_clients: int, losses: FloatArr
     return Market(sensitivities=np.array(typical), prior=prior, losses=losses)
 
 
-def _default_draws(num_clients: int, num_profiles: int) -> tuple[int, int]:
-    """For costs and for payments; fewer for large markets, which vary little, and for wide ranges, which take long."""
-    costs = min(200_000 // num_clients, 1_000_000 // num_profiles)
-    payments = 30_000 // num_clients
-    if num_profiles > num_clients:
-        payments = payments * num_clients // num_profiles
-    return int(np.clip(costs, 32 if num_clients > 2000 else 256, 65_536)), int(np.clip(payments, 8, 4_096))
+def _default_draws(num_clients: int, rule: Rule, probability: float | None) -> tuple[int, int]:
+    """For costs and for payments; fewer for large markets, which vary little, and where each takes long."""
+    capped = rule.curve is not None or rule.weights.max_epsilon is not None
+    certified = int(rule.profiles.num_selected.min()) == rule.profiles.num_clients
+    costs = min(200_000 // num_clients, 1_000_000 // len(rule.profiles)) // (10 if capped else 1)
+    payments = 20_000 // num_clients // (8 if capped or certified else 1)
+    if probability is None:
+        payments = min(payments, FOR_QUANTILES // (2 if certified else 1))
+    return int(np.clip(costs, 32 if num_clients > 2000 else 256, 65_536)), int(np.clip(payments, 16, 4_096))
 
 
 def _unheard(done: float) -> None:
@@ -298,7 +298,7 @@ def _expected(sample: CostSample, budget: float, progress: FractionDone) -> floa
         " are any"
     )
     rough = crossing(
-        lambda x: excess(sample.rough_cost(math.exp(x))), start=math.log(budget), step=2.0, near=1e-3, never=unspent
+        lambda x: excess(sample.rough_cost(math.exp(x))), start=math.log(budget), step=2.0, near=1e-3, width=1e-3, never=unspent
     )
     progress(0.2)
     fine = crossing(
@@ -330,14 +330,14 @@ def _probable(
     def rough_excess(x: float) -> float:
         return math.log(_largest(payments.totals(math.exp(x), some).most, few) / budget)
 
-    x = crossing(rough_excess, start=math.log(start), step=0.1, near=3e-3, never=never)
+    x = crossing(rough_excess, start=math.log(start), step=0.05, near=3e-3, width=3e-3, never=never)
     progress(0.3)
     tracked = _Tracked(payments, budget, over, x)
     progress(0.6)
     x = crossing(tracked.excess, start=tracked.guess, step=4e-3, near=1e-7, width=1e-7, never=never)
     back = 0.0
     while not tracked.holds(x - back):
-        back = 2 * back or 1e-6
+        back = 4 * back + 1e-5
     return math.exp(x - back)
 
 

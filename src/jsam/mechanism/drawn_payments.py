@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jsam.mechanism._arrays import FloatArray, IntArray
+from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
 from jsam.mechanism.allocation import CHUNK, Optimum, Rule, SortedRows, budgets, minimise, probs_at
 from jsam.mechanism.drawn_markets import Tables
 from jsam.mechanism.inner import evaluate
@@ -25,6 +25,8 @@ from jsam.mechanism.quantiles import QuantileTable
 
 PANELS = 16
 NEWTON_STEPS = 3
+# In markets of more clients than this, rents of about so many are computed and the others' filled in.
+ALL_UP_TO, ANCHORS, FIRST_ANCHORS = 64, 32, 8
 SLACK = 1 + 1e-12
 CERTIFIED = 1e-4  # of a payment, where the contract's own payments are taken
 
@@ -82,9 +84,12 @@ class DrawnPayments:
         if self._scales_with_root:
             # Equal shares and no bias: every ε and every payment goes with √η, so they are computed once.
             if self._scaled is None:
-                self._scaled = self._certified(1.0, np.arange(self.draws))
+                self._scaled = self._computed(1.0, np.arange(self.draws))
             at_one, factor = self._scaled, math.sqrt(eta)
             return Totals(amounts=at_one.amounts[rows] * factor, errors=at_one.errors[rows] * factor)
+        return self._computed(eta, rows)
+
+    def _computed(self, eta: float, rows: IntArray) -> Totals:
         if not self._can_drop:
             return self._certified(eta, rows)
         rule = replace(self._rule, weights=replace(self._rule.weights, loss_weight=eta))
@@ -121,10 +126,15 @@ class DrawnPayments:
         base = SortedRows(v)
         truth = minimise(rule, base, len(rows))
         ranks = np.arange(v.shape[1])
-        p = np.stack([probs_at(rule, truth, np.full(len(rows), rank)) for rank in ranks], axis=1)
+        p = rule.profiles.probs_at(truth.profile[:, None], ranks)
+        if truth.inner is not None and truth.moved is not None:
+            polished = np.flatnonzero(truth.moved >= 0)
+            p[polished] = truth.inner.probs_at(truth.moved[polished, None], ranks)
         eps = budgets(p, v, truth.scale[:, None], rule.weights.max_epsilon)
         costs = (self._c[rows] * eps).sum(axis=1)
-        row, rank = np.nonzero(eps > 0)
+        kept = eps > 0
+        sparse = len(self._tables) == 1 and v.shape[1] > ALL_UP_TO
+        row, rank = np.nonzero(kept & _anchors(kept.sum(axis=1), v.shape[1]) if sparse else kept)
         if not self._mechanism.pays_rents:
             return costs, np.zeros(len(rows))
         position = self._position[rows]
@@ -145,10 +155,42 @@ class DrawnPayments:
                     at_top[some],
                     eps_top[some],
                 )
-        errors = np.bincount(row, weights=fine - coarse, minlength=len(rows))
         # Half the step leaves about a quarter of the error.
-        amounts = costs + np.bincount(row, weights=fine, minlength=len(rows)) + errors / 3
-        return amounts, np.abs(errors)
+        best, errors = fine + (fine - coarse) / 3, fine - coarse
+        if not sparse:
+            added = [np.bincount(row, weights=part, minlength=len(rows)) for part in (best, errors)]
+            return costs + added[0], np.abs(added[1])
+        amounts, spread = costs.copy(), np.zeros(len(rows))
+        for market in range(len(rows)):
+            mine, h = row == market, int(kept[market].sum())
+            c, at = self._c[rows[market], :h], rank[mine]
+            amounts[market] += _filled(c, eps[market, :h], at, best[mine])
+            rougher = costs[market] + _filled(c, eps[market, :h], *_every_second(at, best[mine]))
+            spread[market] = abs(amounts[market] - rougher) + abs(_filled(c, eps[market, :h] * 0, at, errors[mine]))
+        return amounts, spread
+
+
+def _anchors(kept: IntArray, clients: int) -> BoolArray:
+    """Which ranks of a large market to compute: the first ones, some between, and the last that is kept."""
+    ranks = np.arange(clients)
+    some = (ranks < FIRST_ANCHORS) | (ranks % max(1, clients // ANCHORS) == 0)
+    return np.asarray(some | (ranks == kept[:, None] - 1))
+
+
+def _filled(c: FloatArray, eps: FloatArray, rank: IntArray, rents: FloatArray) -> float:
+    """Σ of all kept clients' rents from those of a few.
+
+    Neighbours' rents differ by about ∫ ε dz between their reports, and ε is known at all of them. What is left over
+    changes little from rank to rank.
+    """
+    steps = (eps[1:] + eps[:-1]) / 2 * np.diff(c)
+    guess = np.append(np.cumsum(steps[::-1])[::-1], 0.0)
+    return float((guess + np.interp(np.arange(len(c)), rank, rents - guess[rank])).sum())
+
+
+def _every_second(rank: IntArray, rents: FloatArray) -> tuple[IntArray, FloatArray]:
+    chosen = np.unique(np.concatenate([np.arange(min(len(rank), 2)), np.arange(0, len(rank), 2), [len(rank) - 1]]))
+    return rank[chosen], rents[chosen]
 
 
 def _possible(rule: Rule, base: SortedRows, dearest: _Moved) -> IntArray:

@@ -47,7 +47,7 @@ def crossing(
         if progress is not None:
             progress(1 - 0.7 ** (number + 1))
         secant = low + (high - low) * below / (below - above) if math.isfinite(below) else low
-        middle = (low + high) / 2 if number % 3 == 2 or not low < secant < high else secant
+        middle = (low + high) / 2 if number % 2 or not low < secant < high else secant
         value = excess(middle)
         if value <= 0:
             low, below = middle, value
