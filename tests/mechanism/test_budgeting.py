@@ -47,10 +47,10 @@ def fresh_costs(mechanism: RangeMechanism, *, markets: int, clients: int, seed: 
 def test_the_expected_cost_is_the_budget_on_markets_that_were_not_drawn_for_it(mechanism: RangeMechanism) -> None:
     losses = np.arange(12, dtype=np.float64)
     plan = loss_weight_for_budget(
-        mechanism, 3.0, prior=UNIFORM, num_clients=12, losses=losses, draws=1000, cache=NOTHING_KEPT
+        mechanism, 3.0, prior=UNIFORM, num_clients=12, losses=losses, draws=4000, cache=NOTHING_KEPT
     )
     assert plan.expected_cost <= 3.0
-    assert plan.expected_cost > 3.0 * (1 - 1e-3)
+    assert plan.expected_cost > 3.0 * (1 - 1e-2)
     costs = fresh_costs(mechanism.with_loss_weight(plan.loss_weight), markets=600, clients=12, seed=5)
     error = np.hypot(costs.std(ddof=1) / np.sqrt(len(costs)), plan.expected_cost_error)
     assert abs(costs.mean() - 3.0) < 4 * error
@@ -229,7 +229,7 @@ def test_with_a_probability_the_search_is_repeated() -> None:
 def test_a_loss_weight_that_is_remembered_needs_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"prior": UNIFORM, "num_clients": 3, "draws": 50, "cache": BudgetCache(tmp_path)}
     found = loss_weight_for_budget(MECHANISMS[4], 2.0, **options).loss_weight
-    monkeypatch.setattr("jsam.mechanism.budgeting._Sample", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr("jsam.mechanism.budgeting.CostSample", lambda *_: pytest.fail("computed"))
     for factor in (1.0, 1.001):
         assert loss_weight_fits_budget(MECHANISMS[4], 2.0, found * factor, **options) is (factor == 1.0)
 

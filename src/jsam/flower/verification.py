@@ -83,6 +83,7 @@ def check_loss_weight(terms: Terms) -> Check:
     What goes in here is a server's choice and may take for ever: see `jsam.flower.apart`.
     """
     from jsam.flower.rule import published_rule
+    from jsam.mechanism.budget_cache import VERSION
     from jsam.mechanism.budgeting import loss_weight_fits_budget
     from jsam.mechanism.priors import parse_prior
 
@@ -105,7 +106,9 @@ def check_loss_weight(terms: Terms) -> Check:
     except InputError as error:
         return _check(LOSS_WEIGHT, False, f"it cannot be computed from the public inputs: {error}")
     message = f"{public.loss_weight:.9g} {'is' if good else 'is not'} what a budget of {public.budget:g} gives for"
-    return _check(LOSS_WEIGHT, good, f"{message} {public.num_clients} clients")
+    # Versions before 3 of the method took the mean over a sample for the expected cost, and found another η.
+    method = "" if good else f" by method {VERSION}, which server and client must share"
+    return _check(LOSS_WEIGHT, good, f"{message} {public.num_clients} clients{method}")
 
 
 def loss_weight_unchecked(why: str) -> Check:

@@ -17,8 +17,8 @@ from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms.base import RangeMechanism
 from jsam.mechanism.priors import EmpiricalPrior, UniformPrior, scipy_family
 
-# Raise when the same inputs would give another answer.
-VERSION = 2
+# The method by which a budget becomes η. Raise it when the same inputs would give another answer.
+VERSION = 3
 
 
 def user_cache() -> Path:

@@ -2,7 +2,9 @@
 
 Fitting η to the reports so that the cost meets the budget breaks truthfulness: a client could shift η, and with it
 everybody's ε, by its own report (docs/theory.md, "Why η is not fitted to the reports"). So η comes from the prior and
-the number of clients alone: the largest with E[Σ v ε] ≤ budget, or with P(Σ π ≤ budget) at least as stated.
+the number of clients alone. The markets drawn from the prior are a sample, so η is the largest at which the *bound* on
+E[Σ v ε], or on P(Σ π ≤ budget), keeps to what was asked for. The bound is wrong with probability 1 − CONFIDENCE at
+most (docs/theory.md, "On the safe side").
 """
 
 from __future__ import annotations
@@ -15,17 +17,22 @@ from typing import Any
 import numpy as np
 
 from jsam.errors import InputError
-from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.allocation import CHUNK, Rule, SortedRows, minimise
+from jsam.mechanism._arrays import FloatArray, IntArray
+from jsam.mechanism.allocation import Rule
+from jsam.mechanism.binomial import least_draws, lower_bound, most_failures
 from jsam.mechanism.budget_cache import BudgetCache, fingerprint
+from jsam.mechanism.drawn_markets import CONFIDENCE, CostSample, Tables
+from jsam.mechanism.drawn_payments import DrawnPayments
 from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms.base import RangeMechanism
 from jsam.mechanism.priors import Prior
+from jsam.mechanism.rising import crossing
 
+FOR_QUANTILES = 256  # payments of so many markets describe what may fall due
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-PAYMENT_TOLERANCE = 1e-4  # of a payment: a distribution over draws needs no more
-COARSE, FINE = 1.25, 1.02  # steps of the scan over η: Σπ is not monotone in it, but its dips are a few per cent
 
+# Markets so close to the budget (relative) are paid for afresh at each η.
+NEAR = 2e-3
 # Another machine's rounding, and where the search stops, move costs and η by less (relative).
 ALIKE = 1e-6
 
@@ -34,16 +41,20 @@ FractionDone = Callable[[float], None]
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetPlan:
-    """The η that a budget buys, and what may fall due under it."""
+    """The η that a budget buys, what may fall due under it, and how sure that is."""
 
     budget: float
     probability: float | None  # None: the budget holds in expectation
     loss_weight: float
     expected_cost: float
     expected_cost_error: float  # standard error over the draws
+    expected_cost_bound: float  # what the expected cost is at most, with the confidence below
+    confidence: float  # of each bound, over the markets that were drawn
+    probability_seen: float  # share of drawn markets whose payments stay within the budget
+    probability_bound: float  # what their probability is at least, with the confidence above
     payment_quantiles: dict[float, float]  # of Σπ
     draws: int
-    payment_draws: int  # of them, those whose payments were computed
+    payment_draws: int  # other draws, those whose payments were computed
     seed: int
 
     def as_dict(self) -> dict[str, Any]:
@@ -66,15 +77,16 @@ def loss_weight_for_budget(
 ) -> BudgetPlan:
     """The largest η under which `mechanism` (its own η is ignored) keeps to `budget` over markets drawn from the prior.
 
-    With `probability` the total payment Σπ stays within the budget in at least that share of the draws; without, the
-    expected cost does. The draws are the same for every η (common random numbers), so equal inputs give equal η.
-    Results are kept in `cache` (default: the user's cache folder).
+    With `probability` the total payment Σπ stays within the budget at least that often; without, the expected cost
+    stays within it. Either holds with `CONFIDENCE` over the markets that are drawn to find η. They are the same for
+    every η and follow from `seed`, so equal inputs give equal η. Results are kept in `cache` (default: the user's cache
+    folder).
 
     >>> import scipy.stats
     >>> from jsam.mechanism.mechanisms.usbm import USBM
     >>> prior = scipy.stats.uniform(0, 1)
     >>> plan = loss_weight_for_budget(USBM(loss_weight=1.0), 5.0, prior=prior, num_clients=10, draws=500)
-    >>> plan.expected_cost <= 5.0
+    >>> plan.expected_cost < plan.expected_cost_bound <= 5.0
     True
     """
     problem = _Problem.of(mechanism, budget, prior, num_clients, probability, losses, draws, seed)
@@ -82,24 +94,7 @@ def loss_weight_for_budget(
     known = _restored(cache.get(problem.key))
     if known is not None:
         return known
-    tell = progress or (lambda done: None)
-    sample = problem.sample()
-    eta = _expected(sample, budget, lambda done: tell(done * 0.4))
-    if probability is not None:
-        eta = _probable(sample, budget, probability, eta, lambda done: tell(0.4 + done * 0.4))
-    costs = sample.costs(eta)
-    totals = sample.payments(eta, lambda done: tell(0.8 + done * 0.2))
-    plan = BudgetPlan(
-        budget=float(budget),
-        probability=probability,
-        loss_weight=eta,
-        expected_cost=float(costs.mean()),
-        expected_cost_error=float(costs.std(ddof=1) / math.sqrt(len(costs))),
-        payment_quantiles={q: float(np.quantile(totals, q)) for q in QUANTILES},
-        draws=problem.draws,
-        payment_draws=len(totals),
-        seed=seed,
-    )
+    plan = problem.solved(progress or (lambda done: None))
     cache.put(problem.key, plan.__dict__)
     return plan
 
@@ -118,8 +113,8 @@ def loss_weight_fits_budget(
 ) -> bool:
     """Whether `loss_weight_for_budget` gives this η, to `ALIKE` in what it costs; quicker than finding it.
 
-    The expected cost never falls as η rises, so one look at η settles it, or two beside it where the cost jumps over
-    the budget. No payments are computed. With a `probability` there is no such shortcut, and the search is repeated.
+    One look at the bound on the expected cost settles it, or two beside it where the cost jumps over the budget. No
+    payments are computed. With a `probability` there is no such shortcut, and the search is repeated.
     """
     problem = _Problem.of(mechanism, budget, prior, num_clients, probability, None, draws, seed)
     known = _restored((BudgetCache.default() if cache is None else cache).get(problem.key))
@@ -127,14 +122,15 @@ def loss_weight_fits_budget(
         return math.isclose(known.loss_weight, loss_weight, rel_tol=ALIKE)
     if not (math.isfinite(loss_weight) and loss_weight > 0):
         return False
-    sample = problem.sample()
+    tables = Tables(problem.mechanism, problem.template)
+    sample = problem.cost_sample(tables)
     if probability is not None:
-        start = _expected(sample, budget, lambda done: None)
-        found = _probable(sample, budget, probability, start, lambda done: None)
+        start = _expected(sample, budget, _unheard)
+        found = _probable(problem.payments(tables), budget, probability, start, _unheard)
         return math.isclose(found, loss_weight, rel_tol=ALIKE)
-    if math.isclose(float(sample.costs(loss_weight).mean()), budget, rel_tol=ALIKE):
+    if math.isclose(sample.expected_cost(loss_weight).bound, budget, rel_tol=ALIKE):
         return True
-    below, above = (float(sample.costs(loss_weight * (1 + step)).mean()) for step in (-ALIKE, ALIKE))
+    below, above = (sample.expected_cost(loss_weight * (1 + step)).bound for step in (-ALIKE, ALIKE))
     return below <= budget < above
 
 
@@ -153,6 +149,8 @@ class _Problem:
     mechanism: RangeMechanism
     template: Market
     rule: Rule
+    budget: float
+    probability: float | None
     draws: int
     payment_draws: int
     seed: int
@@ -171,29 +169,72 @@ class _Problem:
         seed: int,
     ) -> _Problem:
         check_budget(budget, probability)
+        if draws is not None and draws < 2:
+            raise InputError(f"draws is {draws}; at least 2 are needed")
         template = _template(prior, num_clients, losses)
         rule = replace(mechanism, loss_weight=1.0).rule(len(mechanism.active(template)))
-        draws = draws or _default_draws(num_clients, len(rule.profiles))
-        payment_draws = int(min(draws, np.clip(40_000 // num_clients, 8, 400)))
+        costs, payments = _default_draws(num_clients, rule, probability)
+        if draws is not None:
+            costs, payments = draws, min(draws, payments)
         if probability is not None:
-            # A share of 1 − P must be seen often enough to be told from none.
-            payment_draws = max(payment_draws, math.ceil(10 / (1 - probability)))
-        if draws < 2:
-            raise InputError(f"draws is {draws}; at least 2 are needed")
-        draws = max(draws, payment_draws)
-        key = fingerprint(mechanism, template, budget=budget, probability=probability, draws=draws, seed=seed)
+            payments = max(payments, least_draws(probability, CONFIDENCE))
+        key = fingerprint(
+            mechanism,
+            template,
+            budget=budget,
+            probability=probability,
+            draws=costs,
+            payment_draws=payments,
+            seed=seed,
+        )
         return cls(
             mechanism=mechanism,
             template=template,
             rule=rule,
-            draws=draws,
-            payment_draws=payment_draws,
+            budget=float(budget),
+            probability=probability,
+            draws=costs,
+            payment_draws=payments,
             seed=seed,
             key=key,
         )
 
-    def sample(self) -> _Sample:
-        return _Sample(self.mechanism, self.template, self.rule, self.draws, self.payment_draws, self.seed)
+    def cost_sample(self, tables: Tables) -> CostSample:
+        active = self.mechanism.active(self.template)
+        return CostSample(self.rule, tables, active, self.template.num_clients, self.draws, self._random(0))
+
+    def payments(self, tables: Tables) -> DrawnPayments:
+        return DrawnPayments(
+            self.mechanism, self.template, self.rule, tables, self.payment_draws, self._random(1)
+        )
+
+    def _random(self, purpose: int) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence([self.seed, 0xB0D6E7, purpose]))
+
+    def solved(self, tell: FractionDone) -> BudgetPlan:
+        tables = Tables(self.mechanism, self.template)
+        sample, payments = self.cost_sample(tables), self.payments(tables)
+        eta = _expected(sample, self.budget, lambda done: tell(done * 0.5))
+        if self.probability is not None:
+            eta = _probable(payments, self.budget, self.probability, eta, lambda done: tell(0.5 + done * 0.4))
+        cost, totals = sample.expected_cost(eta), payments.totals(eta)
+        tell(1.0)
+        within = int((totals.most <= self.budget).sum())
+        return BudgetPlan(
+            budget=self.budget,
+            probability=self.probability,
+            loss_weight=eta,
+            expected_cost=cost.mean,
+            expected_cost_error=cost.error,
+            expected_cost_bound=cost.bound,
+            confidence=CONFIDENCE,
+            probability_seen=within / payments.draws,
+            probability_bound=lower_bound(within, payments.draws, CONFIDENCE),
+            payment_quantiles={q: float(np.quantile(totals.amounts, q)) for q in QUANTILES},
+            draws=sample.draws,
+            payment_draws=payments.draws,
+            seed=self.seed,
+        )
 
 
 def _restored(stored: dict[str, Any] | None) -> BudgetPlan | None:
@@ -206,6 +247,10 @@ def _restored(stored: dict[str, Any] | None) -> BudgetPlan | None:
         plan.loss_weight,
         plan.expected_cost,
         plan.expected_cost_error,
+        plan.expected_cost_bound,
+        plan.confidence,
+        plan.probability_seen,
+        plan.probability_bound,
         *plan.payment_quantiles.values(),
     )
     sound = all(isinstance(number, float) and math.isfinite(number) for number in numbers)
@@ -223,122 +268,108 @@ def _template(prior: Prior | Sequence[Prior], num_clients: int, losses: FloatArr
     return Market(sensitivities=np.array(typical), prior=prior, losses=losses)
 
 
-def _default_draws(num_clients: int, num_profiles: int) -> int:
-    """Fewer for large markets, whose cost varies little, and for wide ranges, which take long to search."""
-    return int(np.clip(min(200_000 // num_clients, 1_000_000 // num_profiles), 16 if num_clients > 2000 else 200, 2000))
+def _default_draws(num_clients: int, rule: Rule, probability: float | None) -> tuple[int, int]:
+    """For costs and for payments; fewer for large markets, which vary little, and where each takes long."""
+    capped = rule.curve is not None or rule.weights.max_epsilon is not None
+    certified = int(rule.profiles.num_selected.min()) == rule.profiles.num_clients
+    costs = min(200_000 // num_clients, 1_000_000 // len(rule.profiles)) // (10 if capped else 1)
+    payments = 20_000 // num_clients // (8 if capped or certified else 1)
+    if probability is None:
+        payments = min(payments, FOR_QUANTILES // (2 if certified else 1))
+    return int(np.clip(costs, 32 if num_clients > 2000 else 256, 65_536)), int(np.clip(payments, 16, 4_096))
 
 
-class _Sample:
-    """Markets drawn once, on which every η is tried."""
-
-    def __init__(
-        self, mechanism: RangeMechanism, template: Market, rule: Rule, draws: int, payment_draws: int, seed: int
-    ) -> None:
-        self._mechanism, self._template, self._rule = mechanism, template, rule
-        self.num_payments = payment_draws  # payments take longer than costs: fewer draws serve for their distribution
-        rng = np.random.default_rng(np.random.SeedSequence([seed, 0xB0D6E7]))
-        N = template.num_clients
-        self._reports = np.empty((draws, N))
-        v = np.empty((draws, N))
-        for cost, members in template.cost_groups:
-            reports = np.asarray(cost.prior.rvs(size=(draws, len(members)), random_state=rng), dtype=np.float64)
-            # A draw at the very bottom has no price; the next double has.
-            reports = np.clip(reports, max(cost.bottom, np.finfo(float).tiny * 1e10), cost.top)
-            self._reports[:, members] = reports
-            v[:, members] = mechanism.price(cost)(reports)
-        rows = np.sort(v[:, mechanism.active(template)], axis=1)
-        step = max(1, CHUNK // max(rows.shape[1], len(rule.profiles)))
-        self._rows = [rows[start : start + step] for start in range(0, draws, step)]
-        self._ranked = [SortedRows(part) for part in self._rows]
-
-    def costs(self, eta: float) -> FloatArray:
-        """Σ v ε of every draw."""
-        rule = replace(self._rule, weights=replace(self._rule.weights, loss_weight=eta))
-        parts = zip(self._ranked, self._rows, strict=True)
-        return np.concatenate([minimise(rule, ranked, len(rows)).cost for ranked, rows in parts])
-
-    def _total(self, mechanism: RangeMechanism, draw: int) -> float:
-        market = replace(self._template, sensitivities=self._reports[draw])
-        total = mechanism.plan(market).total_payment
-        assert total is not None
-        return total
-
-    def _at(self, eta: float) -> RangeMechanism:
-        return replace(self._mechanism, loss_weight=eta, tolerance=PAYMENT_TOLERANCE)
-
-    def payments(self, eta: float, progress: FractionDone) -> FloatArray:
-        """Σ π of the first draws."""
-        mechanism, totals = self._at(eta), []
-        for draw in range(self.num_payments):
-            totals.append(self._total(mechanism, draw))
-            progress((draw + 1) / self.num_payments)
-        return np.array(totals)
-
-    def affordable(self, eta: float, budget: float, probability: float) -> bool:
-        """Whether Σπ ≤ budget in at least that share of the draws; stops as soon as too many are over."""
-        mechanism, over = self._at(eta), 0
-        allowed = math.floor((1 - probability) * self.num_payments + 1e-9)
-        for draw in range(self.num_payments):
-            over += self._total(mechanism, draw) > budget
-            if over > allowed:
-                return False
-        return True
+def _unheard(done: float) -> None:
+    """Progress that nobody waits for."""
 
 
-def _expected(sample: _Sample, budget: float, progress: FractionDone) -> float:
-    """The largest η whose mean cost keeps to the budget, to a relative 1e-7 of the cost or 1e-9 of η.
+def _expected(sample: CostSample, budget: float, progress: FractionDone) -> float:
+    """The largest η at which the bound on the expected cost keeps to the budget.
 
-    The cost of every draw never falls as η rises, so neither does their mean: a bracketed secant on logarithms, with a
-    halving now and then for the steps that the mean makes where draws change profile.
+    The cost of every draw never falls as η rises, so neither does their mean: one batch tells where to look, all of
+    them decide.
     """
 
-    def excess(log_eta: float) -> float:
-        mean = float(sample.costs(math.exp(log_eta)).mean())
-        return math.log(mean / budget) if mean > 0 else -math.inf
+    def excess(cost: float) -> float:
+        return math.log(cost / budget) if cost > 0 else -math.inf
 
-    low = high = math.log(budget)
-    below = above = excess(low)
-    while below > 0:
-        high, above = low, below
-        low -= 2.0
-        below = excess(low)
-    while above <= 0:
-        low, below = high, above
-        high += 2.0
-        above = excess(high)
-        if high > 600:
-            raise InputError(
-                f"budget {budget:g} is never spent at any loss weight that can be computed: lower it, or lift the caps"
-                " if there are any"
-            )
-    for step in range(200):
-        if below > -1e-7 or high - low < 1e-9:
-            break
-        progress(1 - 0.8 ** (step + 1))
-        secant = low + (high - low) * below / (below - above) if math.isfinite(below) else low
-        middle = (low + high) / 2 if step % 3 == 2 or not low < secant < high else secant
-        value = excess(middle)
-        if value <= 0:
-            low, below = middle, value
-        else:
-            high, above = middle, value
-    return math.exp(low)
+    unspent = InputError(
+        f"budget {budget:g} is never spent at any loss weight that can be computed: lower it, or lift the caps if there"
+        " are any"
+    )
+    rough = crossing(
+        lambda x: excess(sample.rough_cost(math.exp(x))), start=math.log(budget), step=2.0, near=1e-3, width=1e-3, never=unspent
+    )
+    progress(0.2)
+    fine = crossing(
+        lambda x: excess(sample.expected_cost(math.exp(x)).bound),
+        start=rough,
+        step=0.02,
+        near=1e-8,
+        never=unspent,
+        progress=lambda done: progress(0.2 + 0.8 * done),
+    )
+    return math.exp(fine)
 
 
-def _probable(sample: _Sample, budget: float, probability: float, start: float, progress: FractionDone) -> float:
-    """Scan η downwards in coarse, then in fine steps: Σπ may dip as η rises, so halving could miss the largest."""
-    above = start
-    while sample.affordable(above, budget, probability):
-        above *= COARSE
-    for step in range(400):
-        progress(1 - 0.9 ** (step + 1))
-        below = above / COARSE
-        if sample.affordable(below, budget, probability):
-            break
-        above = below
-    else:
-        raise InputError(f"no loss weight keeps the payments within {budget:g} with probability {probability:g}")
-    eta = above / FINE
-    while eta > below * (1 + 1e-12) and not sample.affordable(eta, budget, probability):
-        eta /= FINE
-    return max(eta, below)
+def _probable(
+    payments: DrawnPayments, budget: float, probability: float, start: float, progress: FractionDone
+) -> float:
+    """The largest η found at which so few drawn totals exceed the budget that the probability is as asked for.
+
+    The drawn totals are independent, so their number over the budget is binomial. At the η that is looked for, the
+    largest total but `over` of them is the budget itself.
+    """
+    draws = payments.draws
+    over = most_failures(draws, probability, CONFIDENCE)
+    assert over is not None  # there are `least_draws` or more
+    never = InputError(f"no loss weight keeps the payments within {budget:g} with probability {probability:g}")
+    some = np.arange(min(draws, max(64, draws // 8)))
+    few = over * len(some) // draws
+
+    def rough_excess(x: float) -> float:
+        return math.log(_largest(payments.totals(math.exp(x), some).most, few) / budget)
+
+    x = crossing(rough_excess, start=math.log(start), step=0.05, near=3e-3, width=3e-3, never=never)
+    progress(0.3)
+    tracked = _Tracked(payments, budget, over, x)
+    progress(0.6)
+    x = crossing(tracked.excess, start=tracked.guess, step=4e-3, near=1e-7, width=1e-7, never=never)
+    back = 0.0
+    while not tracked.holds(x - back):
+        back = 4 * back + 1e-5
+    return math.exp(x - back)
+
+
+class _Tracked:
+    """All drawn totals at one η, brought up to date at others where that can matter.
+
+    Totals go about with √η, with dips and jumps of a few per cent. So far from the budget a market stays on its side.
+    """
+
+    def __init__(self, payments: DrawnPayments, budget: float, over: int, x: float) -> None:
+        self._payments, self._budget, self._over = payments, budget, over
+        self._at = np.full(payments.draws, x)
+        self._excess = self._fresh(x)
+        self.guess = x - 2 * _largest(self._excess, over)
+
+    def _fresh(self, x: float, rows: IntArray | None = None) -> FloatArray:
+        return np.asarray(np.log(self._payments.totals(math.exp(x), rows).most / self._budget))
+
+    def excess(self, x: float) -> float:
+        moved = (x - self._at) / 2
+        expected = self._excess + moved
+        near = np.abs(expected - _largest(expected, self._over)) < NEAR + 4 * np.abs(moved)
+        rows = np.flatnonzero(near & (moved != 0))
+        if len(rows):
+            self._excess[rows], self._at[rows] = self._fresh(x, rows), x
+        return _largest(self._excess + (x - self._at) / 2, self._over)
+
+    def holds(self, x: float) -> bool:
+        """Whether the promise is kept at η = exp(x), with every total computed there."""
+        return int((self._payments.totals(math.exp(x)).most > self._budget).sum()) <= self._over
+
+
+def _largest(values: FloatArray, but: int) -> float:
+    """The largest of the values once the `but` largest are taken out."""
+    return float(np.partition(values, len(values) - 1 - but)[len(values) - 1 - but])

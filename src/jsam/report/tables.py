@@ -115,12 +115,17 @@ def _quantiles(budget_plan: BudgetPlan) -> str:
 def _where_from(budget_plan: BudgetPlan | None) -> str:
     if budget_plan is None:
         return "as given"
-    chance = "in expectation"
-    if budget_plan.probability is not None:
-        chance = f"with probability {budget_plan.probability:g}"
+    sure = f"{budget_plan.confidence:.1%}"
+    if budget_plan.probability is None:
+        return (
+            f"what a budget of {number(budget_plan.budget)} buys in expectation: the expected cost is"
+            f" {number(budget_plan.expected_cost)}, and with {sure} confidence over the {budget_plan.draws} markets"
+            f" drawn from the prior at most {number(budget_plan.expected_cost_bound)}"
+        )
     return (
-        f"what a budget of {number(budget_plan.budget)} buys {chance}, over {budget_plan.draws} markets drawn from the"
-        " prior"
+        f"what a budget of {number(budget_plan.budget)} buys with probability {budget_plan.probability:g}: payments"
+        f" kept to it in {budget_plan.probability_seen:.1%} of {budget_plan.payment_draws} markets drawn from the"
+        f" prior, which means at least {budget_plan.probability_bound:.1%} with {sure} confidence"
     )
 
 

@@ -1,0 +1,210 @@
+"""`python -m benchmarks.budgets [--seeds 20] [--json FILE]`: what budgets promise, held against fresh markets.
+
+For five priors, 2, 10 and 100 clients and many seeds: the loss weight of a budget, then the mean cost, or how often the
+payments stay within the budget, over markets that had no part in finding it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.stats
+from numpy.typing import NDArray
+
+import jsam
+from benchmarks.output import machine
+from jsam.mechanism.allocation import SortedRows, minimise
+from jsam.mechanism.budget_cache import BudgetCache
+from jsam.mechanism.budgeting import loss_weight_for_budget
+from jsam.mechanism.drawn_markets import Tables
+from jsam.mechanism.drawn_payments import DrawnPayments
+from jsam.mechanism.market import virtual_cost_of
+from jsam.mechanism.mechanisms import RangeMechanism
+
+PROBABILITIES = (None, 0.5, 0.95)
+CLIENTS = (2, 10, 100)
+# How much of the check's own error is borne: one-sided, for as many checks as there are.
+BORNE = 3.0
+
+
+class Mixture:
+    """Two kinds of clients in one prior."""
+
+    def __init__(self) -> None:
+        self._parts = ((0.7, scipy.stats.beta(2, 5)), (0.3, scipy.stats.lognorm(s=0.4, scale=1.0)))
+
+    def support(self) -> tuple[float, float]:
+        return 0.0, math.inf
+
+    def logpdf(self, x: Any) -> Any:
+        with np.errstate(divide="ignore"):
+            return np.log(sum(share * part.pdf(x) for share, part in self._parts))
+
+    def logcdf(self, x: Any) -> Any:
+        with np.errstate(divide="ignore"):
+            return np.log(sum(share * part.cdf(x) for share, part in self._parts))
+
+    def ppf(self, q: Any) -> Any:
+        return self._where(lambda x: sum(share * part.cdf(x) for share, part in self._parts) >= q, q)
+
+    def isf(self, q: Any) -> Any:
+        return self._where(lambda x: sum(share * part.sf(x) for share, part in self._parts) <= q, q)
+
+    def _where(self, reached: Any, q: Any) -> Any:
+        low, high = np.full(np.shape(q), -50.0), np.full(np.shape(q), 50.0)
+        for _ in range(90):
+            middle = (low + high) / 2
+            above = reached(np.exp(middle))
+            low, high = np.where(above, low, middle), np.where(above, middle, high)
+        return np.exp(high)[()]
+
+    def rvs(self, size: Any = None, random_state: Any = None) -> Any:
+        rng = np.random.default_rng(random_state)
+        drawn = [part.rvs(size=size, random_state=rng) for _, part in self._parts]
+        return np.where(rng.random(size) < self._parts[0][0], *drawn)
+
+
+def priors() -> dict[str, Any]:
+    past = np.random.default_rng(5).beta(2, 5, 20_000)
+    return {
+        "uniform": scipy.stats.uniform(0, 1),
+        "beta(2, 5)": scipy.stats.beta(2, 5),
+        "half-normal": scipy.stats.halfnorm(scale=0.4),
+        "histogram": scipy.stats.rv_histogram(np.histogram(past, bins=30), density=False),
+        "mixture": Mixture(),
+    }
+
+
+class FreshMarkets:
+    """Markets drawn by the prior's own generator, with the mechanism's own virtual costs."""
+
+    def __init__(self, mechanism: RangeMechanism, prior: Any, clients: int, *, markets: int, seed: int) -> None:
+        rng = np.random.default_rng([seed, 0xF2E54])
+        self._rule = mechanism.rule(clients)
+        cost = virtual_cost_of(prior)
+        c = np.asarray(prior.rvs(size=(markets, clients), random_state=rng))
+        c = np.clip(c, max(cost.bottom, 1e-290), cost.top)
+        self._v = np.sort(mechanism.price(cost)(c), axis=1)
+        template = jsam.Market(sensitivities=np.full(clients, float(prior.ppf(0.5))), prior=prior)
+        self._payments = DrawnPayments(
+            mechanism, template, self._rule, Tables(mechanism, template), markets, np.random.default_rng([seed, 1])
+        )
+
+    def costs(self, eta: float) -> NDArray[np.float64]:
+        rule = replace(self._rule, weights=replace(self._rule.weights, loss_weight=eta))
+        step = max(1, 500_000 // max(self._v.shape[1], len(rule.profiles)))
+        parts = [self._v[start : start + step] for start in range(0, len(self._v), step)]
+        return np.concatenate([minimise(rule, SortedRows(part), len(part)).cost for part in parts])
+
+    def payments(self, eta: float, markets: int | None = None) -> NDArray[np.float64]:
+        return self._payments.totals(eta, None if markets is None else np.arange(markets)).amounts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One prior, number of clients and promise, over all seeds."""
+
+    prior: str
+    clients: int
+    probability: float | None
+    budget: float
+    seeds: int
+    markets: int
+    lowest: float  # mean cost ÷ budget, or share of markets within the budget
+    highest: float
+    check_error: float  # standard error of one check
+    beyond: int  # seeds beyond the promise at all
+    broken: int  # seeds beyond it by more than BORNE standard errors of the check
+    stated: float  # the mean cost's bound ÷ budget, or the probability's, as the plans state it: the worst
+    seconds: float  # to find η, the median
+
+
+def run(
+    names: list[str], clients: list[int], probabilities: list[float | None], seeds: int, markets: int
+) -> Iterator[Case]:
+    rule, nothing_kept = jsam.JSAM(loss_weight=1.0), BudgetCache(None)
+    for name in names:
+        prior = priors()[name]
+        for num_clients in clients:
+            fresh = FreshMarkets(rule, prior, num_clients, markets=markets, seed=1_000)
+            budget = num_clients / 4
+            for probability in probabilities:
+                seen, stated, took = [], [], []
+                for seed in range(seeds):
+                    began = time.perf_counter()
+                    plan = loss_weight_for_budget(
+                        rule, budget, prior=prior, num_clients=num_clients, probability=probability, seed=seed,
+                        cache=nothing_kept,
+                    )  # fmt: skip
+                    took.append(time.perf_counter() - began)
+                    if probability is None:
+                        costs = fresh.costs(plan.loss_weight) / budget
+                        seen.append((float(costs.mean()), float(costs.std(ddof=1) / math.sqrt(markets)), 1.0))
+                        stated.append(plan.expected_cost_bound / budget)
+                    else:
+                        share = float((fresh.payments(plan.loss_weight) <= budget).mean())
+                        seen.append((share, math.sqrt(share * (1 - share) / markets), probability))
+                        stated.append(plan.probability_bound)
+                sign = 1 if probability is None else -1
+                yield Case(
+                    prior=name,
+                    clients=num_clients,
+                    probability=probability,
+                    budget=budget,
+                    seeds=seeds,
+                    markets=markets,
+                    lowest=min(value for value, _, _ in seen),
+                    highest=max(value for value, _, _ in seen),
+                    check_error=float(np.median([error for _, error, _ in seen])),
+                    beyond=sum(sign * (value - asked) > 0 for value, _, asked in seen),
+                    broken=sum(sign * (value - asked) > BORNE * error for value, error, asked in seen),
+                    stated=max(stated) if probability is None else min(stated),
+                    seconds=float(np.median(took)),
+                )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.budgets", description=__doc__)
+    parser.add_argument("--prior", action="append", choices=sorted(priors()), help="one of the priors; repeat for more")
+    parser.add_argument("--clients", action="append", type=int, help="number of clients; repeat for more")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--markets", type=int, default=4_000)
+    parser.add_argument("--probability", action="append", type=float, help="0 for the expected cost; repeat for more")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="store the results with versions and machine")
+    options = parser.parse_args()
+    asked = [None if not value else value for value in options.probability or PROBABILITIES]
+    cases = []
+    found = run(options.prior or list(priors()), options.clients or list(CLIENTS), asked, options.seeds, options.markets)
+    for case in found:
+        cases.append(case)
+        what = "mean cost ÷ budget" if case.probability is None else f"share within, asked {case.probability:g}"
+        print(
+            f"{case.prior:12} N={case.clients:<4} {what:26} {case.lowest:.4f} to {case.highest:.4f}"
+            f" ± {case.check_error:.4f}  beyond {case.beyond}, by more than {BORNE:g} errors {case.broken}"
+            f" of {case.seeds}; {case.seconds:.2f} s",
+            flush=True,
+        )
+    if options.json is not None:
+        content = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": " ".join(["python", "-m", "benchmarks.budgets", *sys.argv[1:]]),
+            **machine(("numpy", "scipy", "jsam")),
+            "borne": BORNE,
+            "cases": [asdict(case) for case in cases],
+        }
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
