@@ -182,9 +182,11 @@ def main() -> None:
     parser.add_argument("--probability", action="append", type=float, help="0 for the expected cost; repeat for more")
     parser.add_argument("--json", type=Path, metavar="FILE", help="store the results with versions and machine")
     options = parser.parse_args()
-    asked = [None if not value else value for value in options.probability or PROBABILITIES]
+    asked = [value or None for value in options.probability or PROBABILITIES]
     cases = []
-    found = run(options.prior or list(priors()), options.clients or list(CLIENTS), asked, options.seeds, options.markets)
+    found = run(
+        options.prior or list(priors()), options.clients or list(CLIENTS), asked, options.seeds, options.markets
+    )
     for case in found:
         cases.append(case)
         what = "mean cost ÷ budget" if case.probability is None else f"share within, asked {case.probability:g}"

@@ -70,7 +70,7 @@ def probes_of(market: jsam.Market, mechanism: Mechanism, *, count: int, grid: in
     rng = np.random.default_rng(0)
     contract = mechanism.plan(market)
     clients = telling_clients(contract, count, rng)
-    return [probe(market, mechanism, contract, k, grid=grid, rng=rng) for k in clients]
+    return [probe(market, mechanism, contract, k, grid=grid, dense=0, rng=rng) for k in clients]
 
 
 def test_there_are_enough_markets() -> None:

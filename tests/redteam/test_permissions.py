@@ -24,6 +24,7 @@ from jsam.cli import main
 from jsam.errors import InputError, JsamError
 from jsam.flower import client_store
 from jsam.flower.client_files import ClientFiles, write_client
+from jsam.flower.client_journal import Journal
 from jsam.flower.identity import Certificates
 from jsam.flower.local import LocalFederation
 from jsam.flower.processes import Child, quiet_environment
@@ -232,7 +233,7 @@ def test_a_client_whose_folder_cannot_be_flushed_agrees_to_nothing_and_answers_n
     system = _FailingFolders(monkeypatch)
     with pytest.raises(Refused, match="ledger-failed"):
         federation.ledger(0).hear(published(campaign="next").to_json())
-    store = client_store.CampaignStore.of(tmp_path / "clients/client-0/ledger/campaigns", "test")
+    store = client_store.CampaignStore.of(Journal.checked(tmp_path / "clients/client-0/ledger"), "test")
     reply = store.reply(0)
     assert reply is not None
     with pytest.raises(OSError, match="Input/output error"):

@@ -107,6 +107,7 @@ class ClientFiles:
 
     def books(self) -> ClientLedger:
         return ClientLedger(self.ledger, self.policy)
+
     def keep_private(self) -> None:
         """Close data and ledger to other users of this machine; refuse a ledger that is somebody else's and open."""
         keep_private(self.ledger, "ledger")

@@ -66,7 +66,7 @@ def mean_of_fit(
     targets: NDArray[np.int64],
     clip_norm: float,
     fit: Mask,
-) -> vectors.Vector:
+) -> NDArray[np.float64]:
     """`parameters.clipped_mean` of all records, in which those that are not fit count as nothing; it does not fail for
     a record's sake. What it raises for want of memory hangs on the number and shape of records, which the server knows.
     """
@@ -87,7 +87,7 @@ def mean_of_fit(
         raise
     except Exception:
         logger.exception("a round failed for no record's sake; noise alone is released")
-        return np.zeros_like(parameters)
+        return np.zeros(len(parameters))
 
 
 def _replaced(inputs: NDArray[Any], targets: NDArray[np.int64], fit: Mask) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -204,9 +204,7 @@ class _Problem:
         return CostSample(self.rule, tables, active, self.template.num_clients, self.draws, self._random(0))
 
     def payments(self, tables: Tables) -> DrawnPayments:
-        return DrawnPayments(
-            self.mechanism, self.template, self.rule, tables, self.payment_draws, self._random(1)
-        )
+        return DrawnPayments(self.mechanism, self.template, self.rule, tables, self.payment_draws, self._random(1))
 
     def _random(self, purpose: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence([self.seed, 0xB0D6E7, purpose]))
@@ -270,7 +268,7 @@ def _template(prior: Prior | Sequence[Prior], num_clients: int, losses: FloatArr
 
 def _default_draws(num_clients: int, rule: Rule, probability: float | None) -> tuple[int, int]:
     """For costs and for payments; fewer for large markets, which vary little, and where each takes long."""
-    capped = rule.curve is not None or rule.weights.max_epsilon is not None
+    capped = rule.profiles.floors is not None or rule.weights.max_epsilon is not None
     certified = int(rule.profiles.num_selected.min()) == rule.profiles.num_clients
     costs = min(200_000 // num_clients, 1_000_000 // len(rule.profiles)) // (10 if capped else 1)
     payments = 20_000 // num_clients // (8 if capped or certified else 1)
@@ -298,7 +296,12 @@ def _expected(sample: CostSample, budget: float, progress: FractionDone) -> floa
         " are any"
     )
     rough = crossing(
-        lambda x: excess(sample.rough_cost(math.exp(x))), start=math.log(budget), step=2.0, near=1e-3, width=1e-3, never=unspent
+        lambda x: excess(sample.rough_cost(math.exp(x))),
+        start=math.log(budget),
+        step=2.0,
+        near=1e-3,
+        width=1e-3,
+        never=unspent,
     )
     progress(0.2)
     fine = crossing(

@@ -103,8 +103,8 @@ class DrawnPayments:
 
     @property
     def _scales_with_root(self) -> bool:
-        free = self._rule.weights.max_epsilon is None and self._rule.curve is None
-        return free and len(self._rule.profiles) == 1 and not self._rule.profiles.bias.any()
+        free = self._rule.weights.max_epsilon is None
+        return free and len(self._rule.profiles) == 1 and not bool(self._rule.profiles.bias.any())
 
     @property
     def _can_drop(self) -> bool:
@@ -127,9 +127,6 @@ class DrawnPayments:
         truth = minimise(rule, base, len(rows))
         ranks = np.arange(v.shape[1])
         p = rule.profiles.probs_at(truth.profile[:, None], ranks)
-        if truth.inner is not None and truth.moved is not None:
-            polished = np.flatnonzero(truth.moved >= 0)
-            p[polished] = truth.inner.probs_at(truth.moved[polished, None], ranks)
         eps = budgets(p, v, truth.scale[:, None], rule.weights.max_epsilon)
         costs = (self._c[rows] * eps).sum(axis=1)
         kept = eps > 0
