@@ -26,7 +26,7 @@ from jsam.flower.requests import Request
 from jsam.flower.terms import Terms
 from jsam.privacy import Release
 
-Noise = Callable[[float, int], NDArray[np.float32]]
+Noise = Callable[[float, int], NDArray[np.floating[Any]]]
 Answer = tuple[Mapping[str, Any], NDArray[np.float32] | None]
 
 logger = logging.getLogger("flwr.jsam")
@@ -211,7 +211,7 @@ def _parameters(message: Message) -> NDArray[np.float32]:
         raise Refused(Reason.MALFORMED, "the request holds no parameters that can be read") from error
 
 
-def _stored(release: NDArray[np.float32]) -> bytes:
+def _stored(release: NDArray[np.floating[Any]]) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, release.astype(np.float32), allow_pickle=False)
     return buffer.getvalue()

@@ -15,8 +15,8 @@ from jsam.errors import InputError
 from jsam.privacy.randomness import normals_from
 
 
-def fresh_noise(std: float, size: int) -> NDArray[np.float32]:
-    """`size` independent draws of N(0, std²) in fp32, the scale rounded up."""
+def fresh_noise(std: float, size: int) -> NDArray[np.float64]:
+    """`size` independent draws of N(0, std²) in fp64, the scale rounded up; only the noisy sum is rounded to fp32."""
     if not (np.isfinite(std) and std >= 0):
         raise InputError(f"std is {std:g}; it must be finite and at least 0")
     scale = np.float32(std)
@@ -24,4 +24,4 @@ def fresh_noise(std: float, size: int) -> NDArray[np.float32]:
         scale = np.nextafter(scale, np.float32(np.inf))
     pairs = (size + 1) // 2
     draws = normals_from(os.urandom(2 * pairs * 8))[:size]
-    return np.asarray(draws * np.float64(scale), dtype=np.float32)
+    return np.asarray(draws * np.float64(scale))

@@ -103,8 +103,8 @@ class DrawnPayments:
 
     @property
     def _scales_with_root(self) -> bool:
-        free = self._rule.weights.max_epsilon is None
-        return free and len(self._rule.profiles) == 1 and not bool(self._rule.profiles.bias.any())
+        profiles = self._rule.profiles
+        return self._rule.weights.max_epsilon is None and len(profiles) == 1 and not bool(np.any(profiles.bias))
 
     @property
     def _can_drop(self) -> bool:

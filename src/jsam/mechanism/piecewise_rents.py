@@ -117,7 +117,7 @@ def integrate(
     if wanting.any() and halvings > 0:
         share = allowed[wanting, None] / (2 * len(cells.first))
         finer = pieces.halved(cells.first[(bound[wanting] > share).any(axis=0)])
-        rest = Block(ranks=block.ranks[wanting], which=block.which, pieces=block.pieces)
+        rest = Block(ranks=block.ranks[wanting], which=block.which)
         total[wanting], error[wanting] = integrate(
             own, rest, finer, span.some(wanting), goal[wanting], tolerance, halvings=halvings - 1
         )
