@@ -120,7 +120,7 @@ def _client(folder: Path, terms: Terms, schedule: dict[int, int]) -> tuple[int, 
 
 
 def _compute(release: Release) -> bytes:
-    return fresh_noise(release.noise_std, SIZE).astype(np.float32).tobytes()
+    return fresh_noise(release.noise_std, SIZE).astype("float32").tobytes()
 
 
 def _listen(child: int, pipe: int, left: dict[int, set[str]], wanted: int, delay: float) -> bool:

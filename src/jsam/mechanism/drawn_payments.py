@@ -104,7 +104,7 @@ class DrawnPayments:
     @property
     def _scales_with_root(self) -> bool:
         profiles = self._rule.profiles
-        return self._rule.weights.max_epsilon is None and len(profiles) == 1 and not bool(np.any(profiles.bias))
+        return bool(self._rule.weights.max_epsilon is None and len(profiles) == 1 and not np.any(profiles.bias))
 
     @property
     def _can_drop(self) -> bool:
