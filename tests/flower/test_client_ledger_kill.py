@@ -76,6 +76,7 @@ def test_killed_before_any_step_and_again_before_any_other_one_value_leaves_and_
         deaths += died
         # The next process dies in its turn, at moments that depend on where the first one did.
         second, _ = answered_until_step(folder, 1 + (7 * step) % 23)
+        ClientLedger(folder).check()  # a kill is never taken for damage
         (entry,) = ClientLedger(folder).statement()
         unanswered += entry.releases == 1 and entry.payment == 0
         last = ClientLedger(folder).answer(Request.of_terms(offer(), round=0, multiplicity=2), noisy, model=MODEL)
@@ -105,6 +106,7 @@ def test_killed_before_any_step_of_an_acceptance_the_terms_are_there_in_full_or_
             os._exit(code)
         died = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
         ledger = ClientLedger(folder)
+        ledger.check()
         known = bool(ledger.statement())
         assert known or died
         ledger.accept(offer())

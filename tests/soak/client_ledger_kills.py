@@ -152,6 +152,7 @@ def _check(folder: Path, terms: Terms, left: dict[int, set[str]]) -> None:
     releases = read_ledger(path)
     assert left.keys() <= {release.round for release in releases}, "every reply that left must be recorded"
     assert check_contract(releases, {terms.client: terms.epsilon}, terms.delta).kept
+    ClientLedger(folder).check()  # whatever a kill leaves is never taken for damage
     (entry,) = ClientLedger(folder).statement()
     assert not entry.overspent
 
