@@ -95,7 +95,7 @@ def _sample_gradients(x: Tensor, g: Tensor, kept: Tensor, bias: Tensor, parts: T
 
 def _weighted_sum(rows: Tensor, factors: Tensor, parts: Tensor, _n: int, _size: int, share: int, **_given: Any) -> None:
     for part, some, their in zip(parts, torch.split(rows, share), torch.split(factors, share), strict=True):
-        part.copy_((some.float() * their[:, None]).sum(0))
+        part.copy_(torch.where(their[:, None] != 0, some.double() * their[:, None], 0.0).sum(0))
 
 
 @contextlib.contextmanager

@@ -21,7 +21,14 @@ from jsam.training.clipping.gpu import fits_kernels, runs_kernels  # noqa: E402
 from jsam.training.clipping.gpu.tiles import share_for, tile_for  # noqa: E402
 from jsam.training.clipping.layers.base import row_norms  # noqa: E402
 from jsam.training.clipping.precision import PRECISIONS, checked_precision, precision_for  # noqa: E402
-from jsam.training.clipping.result import LONGEST_FP32_SUM, SAFETY_MARGIN, TILE_CHAIN, clip_factors  # noqa: E402
+from jsam.training.clipping.result import (  # noqa: E402
+    LONGEST_CHAIN,
+    LONGEST_FP32_SUM,
+    NORM_MARGIN,
+    SAFETY_MARGIN,
+    TILE_CHAIN,
+    clip_factors,
+)
 from jsam.training.clipping.sums import add_in_order  # noqa: E402
 from jsam.training.clipping.worker import Worker  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
@@ -137,9 +144,10 @@ def test_the_margin_covers_sums_made_to_lose_as_much_as_they_can(chains: int) ->
     values = adversarial(LONGEST_FP32_SUM, chains)
     short = 1 - chained_norm(values, chains) / float(values.double().norm())
     assert short > 3e-7
+    assert 1 - short > 1 - NORM_MARGIN
     assert (1 - short) ** 2 > 1 - SAFETY_MARGIN
     # And, in the longer chains, not much more than that.
-    assert chains > 8 or 2.2 * short + 2e-6 > SAFETY_MARGIN
+    assert chains > 8 or 2.2 * short + 2e-6 > NORM_MARGIN
 
 
 @pytest.mark.parametrize("length", [512, 513, 8192, 100_000])
@@ -185,14 +193,18 @@ def test_no_tile_adds_longer_chains_than_the_margin_counts() -> None:
         assert 1 + entries + math.log2(threads) <= TILE_CHAIN
 
 
-@pytest.mark.parametrize(("n", "size"), [(1, 1), (6000, 1024), (6000, 8192), (5000, 864), (5000, 147_456), (9, 10**8)])
+@pytest.mark.parametrize(
+    ("n", "size"),
+    [(1, 1), (6000, 1024), (6000, 8192), (5000, 864), (5000, 147_456), (65_535, 7), (65_535, 10**8), (9, 10**8)],
+)
 def test_a_weighted_sum_is_shared_out_to_whole_steps_and_enough_programs(n: int, size: int) -> None:
     share = share_for(n, size)
     parts = -(-n // share.rows)
     assert share.rows % share.step == 0
-    # Partial sums, written and read in fp32, are little beside rows in bf16.
-    assert 8 * parts <= 2 * n / 7 or parts == 1
-    assert parts * -(-size // share.columns) >= min(1400, 2 * (n // 64))
+    # Partial sums, written and read in fp64, are little beside rows in bf16.
+    assert 16 * parts <= 2 * n / 7 or parts == 1
+    assert share.rows / share.step + share.step + parts <= LONGEST_CHAIN
+    assert parts * -(-size // share.columns) >= min(1400, 2 * (n // 64)) or parts == 128
 
 
 @pytest.mark.parametrize("sort", [False, True])

@@ -166,10 +166,10 @@ def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
     """Σ_i factors_i rows_i in fp64; rows with factor 0 are not looked at, whatever stands in them."""
     n, size = rows.shape
     share = share_for(n, size)
-    parts = factors.new_empty((-(-n // share.rows), size))
+    parts = factors.new_empty((-(-n // share.rows), size), dtype=torch.float64)
     weighted_sum_kernel[(-(-size // share.columns), parts.shape[0])](
         rows,
-        factors.contiguous(),
+        factors.double().contiguous(),
         parts,
         n,
         size,
