@@ -17,7 +17,7 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.clientapp import ClientApp
 
 from jsam.errors import InputError
@@ -31,64 +31,15 @@ from jsam.privacy import Adjacency, Release
 from jsam.training.contracts import load_contract
 from jsam.training.records import write_json
 from tests.flower.loopback import Federation, LoopbackGrid, published
+from tests.redteam.evil import Made, evil_client
 
 EVIL = 2**63 + 10**6  # after the honest nodes
-Made = Callable[[np.ndarray[Any, Any]], ArrayRecord]
 
 
 def _saved(array: np.ndarray[Any, Any]) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
-
-
-def _honest_zeros(parameters: np.ndarray[Any, Any]) -> ArrayRecord:
-    return ArrayRecord({"gradient": Array(np.zeros_like(parameters))})
-
-
-def _evil(
-    *,
-    name: Any = "evil",
-    report: dict[str, Any] | None = None,
-    offer: dict[str, Any] | None = None,
-    release: Made = _honest_zeros,
-    train: dict[str, Any] | None = None,
-) -> ClientApp:
-    """A client that keeps to the protocol but for what is given here."""
-    app = ClientApp()
-
-    def answer(message: Message, values: dict[str, Any], record: ArrayRecord | None = None) -> Message:
-        content = RecordDict({"answer": ConfigRecord(values)})
-        if record is not None:
-            content["release"] = record
-        return Message(content, reply_to=message)
-
-    @app.query("hello")
-    def hello(message: Message, _: Context) -> Message:
-        return answer(message, {"client": name})
-
-    @app.query("elicit")
-    def elicit(message: Message, _: Context) -> Message:
-        told = {"client": name, "sensitivity": 0.05, "samples": 100}
-        return answer(message, {key: value for key, value in {**told, **(report or {})}.items() if value is not None})
-
-    @app.query("offer")
-    def offered(message: Message, _: Context) -> Message:
-        terms = json.loads(str(message.content.config_records["offer"]["terms"]))
-        return answer(message, {"accepted": terms["hash"]} if offer is None else offer)
-
-    @app.query("close")
-    def close(message: Message, _: Context) -> Message:
-        return answer(message, {"closed": "x"})
-
-    @app.train()
-    def trained(message: Message, _: Context) -> Message:
-        request = message.content.config_records["request"]
-        parameters = message.content.array_records["model"]["parameters"].numpy()
-        values = {"ask_id": request["ask_id"], "round": request["round"]} if train is None else train
-        return answer(message, values, release(parameters))
-
-    return app
 
 
 def _federation(folder: Path, *apps: ClientApp) -> Federation:
@@ -153,7 +104,7 @@ RELEASES: dict[str, tuple[Made, Flaw]] = {
 
 def test_releases_that_are_none_leave_their_slots_empty_and_the_books_say_why(tmp_path: Path) -> None:
     """All of them in one campaign, with most of its draws and the usual min-share; the honest three are untouched."""
-    evil = [_evil(name=f"evil, {case}", release=made) for case, (made, _) in RELEASES.items()]
+    evil = [evil_client(name=f"evil, {case}", release=made) for case, (made, _) in RELEASES.items()]
     federation = _federation(tmp_path, *evil)
     books = _run(federation, mechanism="usbm", rounds=2, per_round=60)
     entries = {entry["id"]: entry for entry in books["clients"]}
@@ -171,7 +122,7 @@ def test_releases_that_are_none_leave_their_slots_empty_and_the_books_say_why(tm
 
 def test_a_client_with_nearly_all_draws_cannot_stop_the_campaign_by_rubbish(tmp_path: Path) -> None:
     """`min-share` is about those who may still answer: to wait for this one would be to wait for good."""
-    federation = _federation(tmp_path, _evil(report={"sensitivity": 1e-4}, release=_raw(b"")))
+    federation = _federation(tmp_path, evil_client(report={"sensitivity": 1e-4}, release=_raw(b"")))
     books = _run(federation, rounds=4, loss_weight=0.5)
     evil = next(entry for entry in books["clients"] if entry["id"] == "evil")
     assert evil["participations"] > 8
@@ -180,7 +131,7 @@ def test_a_client_with_nearly_all_draws_cannot_stop_the_campaign_by_rubbish(tmp_
 
 def test_where_everybody_sends_rubbish_the_run_stops(tmp_path: Path) -> None:
     """That is no single client's doing: a wrong setting, say."""
-    federation = _federation(tmp_path, _evil(release=_raw(b"")))
+    federation = _federation(tmp_path, evil_client(release=_raw(b"")))
     federation.grid.nodes = {EVIL: federation.grid.nodes[EVIL]}
     with pytest.raises(CampaignStoppedError, match="release-malformed"):
         _run(federation)
@@ -210,7 +161,7 @@ NAMES: dict[str, Any] = {
 
 
 def test_clients_whose_names_cannot_be_used_are_not_in_the_market(tmp_path: Path) -> None:
-    federation = _federation(tmp_path, *(_evil(name=name) for name in NAMES.values()))
+    federation = _federation(tmp_path, *(evil_client(name=name) for name in NAMES.values()))
     books = _run(federation)
     assert _ids(books["clients"]) == HONEST
     assert {entry["id"] for entry in books["left"]} == {f"node {EVIL + k}" for k in range(len(NAMES))}
@@ -253,7 +204,7 @@ REPORTS: dict[str, dict[str, Any]] = {
 
 
 def test_reports_that_cannot_be_used_are_not_in_the_market(tmp_path: Path) -> None:
-    federation = _federation(tmp_path, *(_evil(name=case, report=report) for case, report in REPORTS.items()))
+    federation = _federation(tmp_path, *(evil_client(name=case, report=report) for case, report in REPORTS.items()))
     books = _run(federation, max_epsilon=None, loss_weight=5.0)
     assert _ids(books["clients"]) == HONEST
     assert {entry["id"]: entry["declined"] for entry in books["left"]} == dict.fromkeys(REPORTS, str(Flaw.BAD_REPORT))
@@ -261,7 +212,7 @@ def test_reports_that_cannot_be_used_are_not_in_the_market(tmp_path: Path) -> No
 
 def test_a_report_that_the_mechanism_cannot_price_leaves_the_others_their_plan(tmp_path: Path) -> None:
     """Under beta:2,5 a report of 1 costs infinitely much; usbm draws everybody and can plan for no such market."""
-    federation = _federation(tmp_path, _evil(report={"sensitivity": 1.0}))
+    federation = _federation(tmp_path, evil_client(report={"sensitivity": 1.0}))
     books = _run(federation, prior="beta:2,5", mechanism="usbm")
     assert _ids(books["clients"]) == HONEST
     assert _ids(books["left"]) == ["evil"]
@@ -282,7 +233,7 @@ OFFERS: list[dict[str, Any]] = [
 
 
 def test_answers_to_an_offer_that_are_none_are_declines_in_a_few_words(tmp_path: Path) -> None:
-    federation = _federation(tmp_path, *(_evil(name=f"evil-{k}", offer=offer) for k, offer in enumerate(OFFERS)))
+    federation = _federation(tmp_path, *(evil_client(name=f"evil-{k}", offer=offer) for k, offer in enumerate(OFFERS)))
     books = _run(federation, mechanism="usbm")
     assert _ids(books["clients"]) == HONEST
     assert sorted(_ids(books["left"])) == [f"evil-{k}" for k in range(len(OFFERS))]
@@ -298,7 +249,7 @@ TRAINED: list[dict[str, Any]] = [
 
 def test_answers_to_another_question_and_made_up_refusals_are_no_releases(tmp_path: Path) -> None:
     """Nobody waits for them either."""
-    federation = _federation(tmp_path, *(_evil(name=f"evil-{k}", train=train) for k, train in enumerate(TRAINED)))
+    federation = _federation(tmp_path, *(evil_client(name=f"evil-{k}", train=train) for k, train in enumerate(TRAINED)))
     books = _run(federation, mechanism="usbm", per_round=60)
     missed = {entry["id"]: entry["rounds_missed"] for entry in books["clients"]}
     other, refused = {str(Flaw.OTHER_REQUEST): 1}, {"failed": 1}
@@ -308,7 +259,7 @@ def test_answers_to_another_question_and_made_up_refusals_are_no_releases(tmp_pa
 
 def test_the_same_name_twice_is_one_client(tmp_path: Path) -> None:
     """Without keys the first node to report keeps the name; the other is not in the market."""
-    federation = _federation(tmp_path, _evil(name="client-1", report={"sensitivity": 0.9}))
+    federation = _federation(tmp_path, evil_client(name="client-1", report={"sensitivity": 0.9}))
     books = _run(federation)
     assert _ids(books["clients"]) == HONEST
     reports = json.loads((tmp_path / "server" / "reports.json").read_text())
@@ -331,7 +282,7 @@ class _MadeUp(LoopbackGrid):
 
 def test_a_message_that_flower_cannot_put_together_takes_no_other_with_it(tmp_path: Path) -> None:
     """Neither at the first word nor in training, and nobody waits for it."""
-    federation = _federation(tmp_path, _evil())
+    federation = _federation(tmp_path, evil_client())
     federation.grid = _MadeUp(federation.grid.nodes)
     books = _run(federation)
     assert _ids(books["clients"]) == HONEST
@@ -341,7 +292,7 @@ def test_a_message_that_flower_cannot_put_together_takes_no_other_with_it(tmp_pa
 
 def test_an_answer_that_is_no_set_of_records_is_unreadable(tmp_path: Path) -> None:
     """Flower puts whatever object of its own a client sends in the content's place."""
-    federation = _federation(tmp_path, _evil())
+    federation = _federation(tmp_path, evil_client())
     answer = federation.grid._answer
 
     def swapped(message: Message) -> Message | None:
@@ -360,7 +311,7 @@ def test_an_answer_that_is_no_set_of_records_is_unreadable(tmp_path: Path) -> No
 
 def test_a_campaign_with_rubbish_ends_at_the_first_run_and_books_say_so_after_the_second(tmp_path: Path) -> None:
     """Once more with the same store: nothing is asked again and nothing fails."""
-    federation = _federation(tmp_path, _evil(release=_raw(b"")))
+    federation = _federation(tmp_path, evil_client(release=_raw(b"")))
     books = federation.run(published(), clients=4)
     assert json.loads((tmp_path / "server" / "outcome.json").read_text())["status"] == "complete"
     sent = len(federation.grid.log)
