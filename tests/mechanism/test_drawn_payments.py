@@ -22,12 +22,12 @@ FREE = jsam.JSAM(loss_weight=1.0)
 def drawn(mechanism: RangeMechanism, prior: Any, clients: int, draws: int) -> DrawnPayments:
     own = prior if isinstance(prior, list) else [prior] * clients
     template = jsam.Market(
-        sensitivities=np.array([float(one.ppf(0.5)) for one in own]), prior=prior, losses=np.arange(clients, dtype=float)
+        sensitivities=np.array([float(one.ppf(0.5)) for one in own]),
+        prior=prior,
+        losses=np.arange(clients, dtype=float),
     )
     rule = replace(mechanism, loss_weight=1.0).rule(len(mechanism.active(template)))
-    return DrawnPayments(
-        mechanism, template, rule, Tables(mechanism, template), draws, np.random.default_rng(clients)
-    )
+    return DrawnPayments(mechanism, template, rule, Tables(mechanism, template), draws, np.random.default_rng(clients))
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,9 @@ def test_the_loss_weight_of_a_probability_has_no_steps() -> None:
     )
     assert 1.005 < often / mostly < 1.1
     # And it follows the budget, however little that moves.
-    found = [bought(budget, scipy.stats.uniform(0, 1), 3, probability=0.9).loss_weight for budget in (1.0, 1.001, 1.002)]
+    found = [
+        bought(budget, scipy.stats.uniform(0, 1), 3, probability=0.9).loss_weight for budget in (1.0, 1.001, 1.002)
+    ]
     ratios = [found[1] / found[0], found[2] / found[1]]
     assert all(1.0005 < ratio < 1.005 for ratio in ratios)
 

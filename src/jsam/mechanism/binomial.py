@@ -12,9 +12,7 @@ def at_most(failures: int, draws: int, chance: float) -> float:
     log_chance, log_rest = math.log(chance), math.log1p(-chance)
     total = math.lgamma(draws + 1)
     return math.fsum(
-        math.exp(
-            total - math.lgamma(k + 1) - math.lgamma(draws - k + 1) + k * log_chance + (draws - k) * log_rest
-        )
+        math.exp(total - math.lgamma(k + 1) - math.lgamma(draws - k + 1) + k * log_chance + (draws - k) * log_rest)
         for k in range(failures + 1)
     )
 

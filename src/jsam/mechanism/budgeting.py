@@ -204,9 +204,7 @@ class _Problem:
         return CostSample(self.rule, tables, active, self.template.num_clients, self.draws, self._random(0))
 
     def payments(self, tables: Tables) -> DrawnPayments:
-        return DrawnPayments(
-            self.mechanism, self.template, self.rule, tables, self.payment_draws, self._random(1)
-        )
+        return DrawnPayments(self.mechanism, self.template, self.rule, tables, self.payment_draws, self._random(1))
 
     def _random(self, purpose: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence([self.seed, 0xB0D6E7, purpose]))
@@ -298,7 +296,12 @@ def _expected(sample: CostSample, budget: float, progress: FractionDone) -> floa
         " are any"
     )
     rough = crossing(
-        lambda x: excess(sample.rough_cost(math.exp(x))), start=math.log(budget), step=2.0, near=1e-3, width=1e-3, never=unspent
+        lambda x: excess(sample.rough_cost(math.exp(x))),
+        start=math.log(budget),
+        step=2.0,
+        near=1e-3,
+        width=1e-3,
+        never=unspent,
     )
     progress(0.2)
     fine = crossing(

@@ -104,7 +104,7 @@ class DrawnPayments:
     @property
     def _scales_with_root(self) -> bool:
         free = self._rule.weights.max_epsilon is None and self._rule.curve is None
-        return free and len(self._rule.profiles) == 1 and not self._rule.profiles.bias.any()
+        return free and len(self._rule.profiles) == 1 and not bool(self._rule.profiles.bias.any())
 
     @property
     def _can_drop(self) -> bool:

@@ -6,7 +6,6 @@ a few thousand places only, and what lies between two of them is a straight line
 
 from __future__ import annotations
 
-
 from dataclasses import dataclass
 
 import numpy as np
