@@ -10,33 +10,29 @@ most (docs/theory.md, "On the safe side").
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from jsam.errors import InputError
-from jsam.mechanism._arrays import FloatArray, IntArray
+from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.allocation import Rule
-from jsam.mechanism.binomial import least_draws, lower_bound, most_failures
+from jsam.mechanism.binomial import least_draws, lower_bound
 from jsam.mechanism.budget_cache import BudgetCache, fingerprint
+from jsam.mechanism.budget_search import FractionDone, largest_expected, largest_probable
 from jsam.mechanism.drawn_markets import CONFIDENCE, CostSample, Tables
 from jsam.mechanism.drawn_payments import DrawnPayments
 from jsam.mechanism.market import Market
 from jsam.mechanism.mechanisms.base import RangeMechanism
 from jsam.mechanism.priors import Prior
-from jsam.mechanism.rising import crossing
 
 FOR_QUANTILES = 256  # payments of so many markets describe what may fall due
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
-# Markets so close to the budget (relative) are paid for afresh at each η.
-NEAR = 2e-3
 # Another machine's rounding, and where the search stops, move costs and η by less (relative).
 ALIKE = 1e-6
-
-FractionDone = Callable[[float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +121,8 @@ def loss_weight_fits_budget(
     tables = Tables(problem.mechanism, problem.template)
     sample = problem.cost_sample(tables)
     if probability is not None:
-        start = _expected(sample, budget, _unheard)
-        found = _probable(problem.payments(tables), budget, probability, start, _unheard)
+        start = largest_expected(sample, budget)
+        found = largest_probable(problem.payments(tables), budget, probability, start)
         return math.isclose(found, loss_weight, rel_tol=ALIKE)
     if math.isclose(sample.expected_cost(loss_weight).bound, budget, rel_tol=ALIKE):
         return True
@@ -212,9 +208,9 @@ class _Problem:
     def solved(self, tell: FractionDone) -> BudgetPlan:
         tables = Tables(self.mechanism, self.template)
         sample, payments = self.cost_sample(tables), self.payments(tables)
-        eta = _expected(sample, self.budget, lambda done: tell(done * 0.5))
+        eta = largest_expected(sample, self.budget, lambda done: tell(done * 0.5))
         if self.probability is not None:
-            eta = _probable(payments, self.budget, self.probability, eta, lambda done: tell(0.5 + done * 0.4))
+            eta = largest_probable(payments, self.budget, self.probability, eta, lambda done: tell(0.5 + done * 0.4))
         cost, totals = sample.expected_cost(eta), payments.totals(eta)
         tell(1.0)
         within = int((totals.most <= self.budget).sum())
@@ -275,104 +271,3 @@ def _default_draws(num_clients: int, rule: Rule, probability: float | None) -> t
     if probability is None:
         payments = min(payments, FOR_QUANTILES // (2 if certified else 1))
     return int(np.clip(costs, 32 if num_clients > 2000 else 256, 65_536)), int(np.clip(payments, 16, 4_096))
-
-
-def _unheard(done: float) -> None:
-    """Progress that nobody waits for."""
-
-
-def _expected(sample: CostSample, budget: float, progress: FractionDone) -> float:
-    """The largest η at which the bound on the expected cost keeps to the budget.
-
-    The cost of every draw never falls as η rises, so neither does their mean: one batch tells where to look, all of
-    them decide.
-    """
-
-    def excess(cost: float) -> float:
-        return math.log(cost / budget) if cost > 0 else -math.inf
-
-    unspent = InputError(
-        f"budget {budget:g} is never spent at any loss weight that can be computed: lower it, or lift the caps if there"
-        " are any"
-    )
-    rough = crossing(
-        lambda x: excess(sample.rough_cost(math.exp(x))),
-        start=math.log(budget),
-        step=2.0,
-        near=1e-3,
-        width=1e-3,
-        never=unspent,
-    )
-    progress(0.2)
-    fine = crossing(
-        lambda x: excess(sample.expected_cost(math.exp(x)).bound),
-        start=rough,
-        step=0.02,
-        near=1e-8,
-        never=unspent,
-        progress=lambda done: progress(0.2 + 0.8 * done),
-    )
-    return math.exp(fine)
-
-
-def _probable(
-    payments: DrawnPayments, budget: float, probability: float, start: float, progress: FractionDone
-) -> float:
-    """The largest η found at which so few drawn totals exceed the budget that the probability is as asked for.
-
-    The drawn totals are independent, so their number over the budget is binomial. At the η that is looked for, the
-    largest total but `over` of them is the budget itself.
-    """
-    draws = payments.draws
-    over = most_failures(draws, probability, CONFIDENCE)
-    assert over is not None  # there are `least_draws` or more
-    never = InputError(f"no loss weight keeps the payments within {budget:g} with probability {probability:g}")
-    some = np.arange(min(draws, max(64, draws // 8)))
-    few = over * len(some) // draws
-
-    def rough_excess(x: float) -> float:
-        return math.log(_largest(payments.totals(math.exp(x), some).most, few) / budget)
-
-    x = crossing(rough_excess, start=math.log(start), step=0.05, near=3e-3, width=3e-3, never=never)
-    progress(0.3)
-    tracked = _Tracked(payments, budget, over, x)
-    progress(0.6)
-    x = crossing(tracked.excess, start=tracked.guess, step=4e-3, near=1e-7, width=1e-7, never=never)
-    back = 0.0
-    while not tracked.holds(x - back):
-        back = 4 * back + 1e-5
-    return math.exp(x - back)
-
-
-class _Tracked:
-    """All drawn totals at one η, brought up to date at others where that can matter.
-
-    Totals go about with √η, with dips and jumps of a few per cent. So far from the budget a market stays on its side.
-    """
-
-    def __init__(self, payments: DrawnPayments, budget: float, over: int, x: float) -> None:
-        self._payments, self._budget, self._over = payments, budget, over
-        self._at = np.full(payments.draws, x)
-        self._excess = self._fresh(x)
-        self.guess = x - 2 * _largest(self._excess, over)
-
-    def _fresh(self, x: float, rows: IntArray | None = None) -> FloatArray:
-        return np.asarray(np.log(self._payments.totals(math.exp(x), rows).most / self._budget))
-
-    def excess(self, x: float) -> float:
-        moved = (x - self._at) / 2
-        expected = self._excess + moved
-        near = np.abs(expected - _largest(expected, self._over)) < NEAR + 4 * np.abs(moved)
-        rows = np.flatnonzero(near & (moved != 0))
-        if len(rows):
-            self._excess[rows], self._at[rows] = self._fresh(x, rows), x
-        return _largest(self._excess + (x - self._at) / 2, self._over)
-
-    def holds(self, x: float) -> bool:
-        """Whether the promise is kept at η = exp(x), with every total computed there."""
-        return int((self._payments.totals(math.exp(x)).most > self._budget).sum()) <= self._over
-
-
-def _largest(values: FloatArray, but: int) -> float:
-    """The largest of the values once the `but` largest are taken out."""
-    return float(np.partition(values, len(values) - 1 - but)[len(values) - 1 - but])
