@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -68,12 +69,15 @@ def serve(model: str, samples: int, device: str, precision: str) -> None:
 
 @contextlib.contextmanager
 def tree_at(commit: str) -> Iterator[Path]:
-    """The source at a commit, in a folder of its own."""
+    """The source at a commit, or in a folder that was made of one, in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(
-            ["git", "archive", commit, "src", "benchmarks"], cwd=_ROOT, check=True, capture_output=True
-        ).stdout
-        subprocess.run(["tar", "x", "-C", folder], input=archive, check=True)
+        if Path(commit).is_dir():
+            shutil.copytree(commit, folder, dirs_exist_ok=True)
+        else:
+            archive = subprocess.run(
+                ["git", "archive", commit, "src", "benchmarks"], cwd=_ROOT, check=True, capture_output=True
+            ).stdout
+            subprocess.run(["tar", "x", "-C", folder], input=archive, check=True)
         # The very same measuring code in both.
         (Path(folder) / "benchmarks" / "sums.py").write_text(Path(__file__).read_text(encoding="utf-8"), "utf-8")
         yield Path(folder)
@@ -138,7 +142,7 @@ def compare(before: Path, model: str, samples: int, device: str, precision: str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sums", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--against", default=BEFORE, metavar="COMMIT", help="the tree to compare with")
+    parser.add_argument("--against", default=BEFORE, metavar="COMMIT", help="the tree to compare with; a folder goes, too")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--model", choices=["mnist", "cifar10"], help="this model only")
     parser.add_argument("--repeats", type=int, default=15)
