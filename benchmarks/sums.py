@@ -142,7 +142,7 @@ def compare(before: Path, model: str, samples: int, device: str, precision: str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sums", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--against", default=BEFORE, metavar="COMMIT", help="the tree to compare with; a folder goes, too")
+    parser.add_argument("--against", default=BEFORE, metavar="COMMIT", help="the tree to compare with, or its folder")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--model", choices=["mnist", "cifar10"], help="this model only")
     parser.add_argument("--repeats", type=int, default=15)
