@@ -47,6 +47,16 @@ def test_everybody_accepts_and_the_books_of_both_sides_agree(tmp_path: Path) -> 
         assert own.payment == entry["payment"] == entry["payment_at_most"] == own.payment_agreed
 
 
+def test_a_client_whose_virtual_cost_is_infinite_is_dropped_and_stored(tmp_path: Path) -> None:
+    """At the top of this prior the density vanishes. JSON has no infinity; the campaign and its files go on."""
+    federation = Federation.make(tmp_path, [0.2, 0.4, 1.0])
+    books = federation.run(published(prior="beta:2,5"))
+    contract = load_contract(tmp_path / "server" / "contract.json")
+    assert np.isinf(contract.virtual_costs).tolist() == [False, False, True]
+    assert books["kept"]
+    assert books["clients"][2]["epsilon_bought"] == books["clients"][2]["payment"] == 0
+
+
 def test_after_a_decline_all_others_get_the_plan_for_the_smaller_market(tmp_path: Path) -> None:
     """The same function at the new N: the contract is the one that the two alone would have got."""
     federation = Federation.make(tmp_path / "a", [0.2, 0.4, 0.6], policies={1: "max_epsilon = 0.01"})

@@ -46,7 +46,8 @@ class Work:
 
 def measured(work: Work, now: Callable[[], float] = time.monotonic) -> float:
     """Seconds that a reply's computation takes on made-up records and with a made-up model."""
-    from jsam.flower.parameters import clipped_mean, flattened, initial_model
+    from jsam.flower.fit_records import mean_of_fit
+    from jsam.flower.parameters import flattened, initial_model
 
     rng = np.random.default_rng(0)
     inputs = rng.random(work.shape, dtype=np.float32).astype(np.dtype(work.kind), copy=False)
@@ -54,7 +55,7 @@ def measured(work: Work, now: Callable[[], float] = time.monotonic) -> float:
     # With all that is built for it: under a SuperNode each message comes to a new process.
     began = now()
     parameters = flattened(initial_model(work.model, 0))
-    clipped_mean(work.model, parameters, inputs, targets, 1.0)
+    mean_of_fit(work.model, parameters, inputs, targets, 1.0, np.ones(len(targets), dtype=np.bool_))
     return now() - began
 
 

@@ -41,7 +41,7 @@ from jsam.flower.published import Published
 from jsam.flower.terms import Terms
 from jsam.privacy import Ledger, Schedule
 from jsam.privacy.files import keep_private, make_folder, write_atomically
-from jsam.training.contracts import contract_from_dict, load_contract
+from jsam.training.contracts import contract_from_dict, load_contract, storable
 from jsam.training.environment import versions
 from jsam.training.preparation import Preparation
 from jsam.training.records import RUN_FORMAT, RunFolder, write_json
@@ -176,7 +176,7 @@ class ServerStore:
     def save_draft(self, attempt: int, draft: Draft) -> None:
         preparation = draft.preparation
         content = {
-            "contract": preparation.contract.as_dict(),
+            "contract": storable(preparation.contract),
             "draws": preparation.schedule.draws.tolist(),
             "samples": list(preparation.sizes),
             "terms": {client: terms.as_dict() for client, terms in draft.terms.items()},
@@ -195,7 +195,7 @@ class ServerStore:
 
     def save_agreement(self, published: Published, agreement: Agreement) -> None:
         """agreement.json last: where it is, the rest is."""
-        write_json(self.run.contract, agreement.contract.as_dict())
+        write_json(self.run.contract, storable(agreement.contract))
         agreement.schedule.save(self.run.schedule)
         config = {
             "jsam_run": RUN_FORMAT,

@@ -29,8 +29,8 @@ _HEADER = b'{"jsam_ledger":1}\n'
 class Ledger:
     """The one writer of a ledger file; also an iterable of all releases in it.
 
-    A release repeated on resume is the same release only because its noise is a function of (seed, round, client): it
-    is then identical and recorded once. A repeat that differs is refused.
+    A run that is resumed repeats releases. A repeated release is recorded once, if it is identical; one that differs is
+    refused. In a simulated run the noise is the same too, since it follows from the run's secret key and the round.
     """
 
     def __init__(self, path: Path | str, *, fsync: bool = True) -> None:
