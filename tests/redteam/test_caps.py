@@ -63,6 +63,14 @@ def test_the_market_in_which_the_wrong_basin_was_taken_passes_its_audit() -> Non
     assert jsam.audit(market, jsam.JSAM(loss_weight=0.835, max_selection_prob=0.967)).ok
 
 
+def test_even_stairs_of_epsilon_are_no_false_alarm() -> None:
+    """As the report moves, p walks along the list and ε falls in even steps; the auditor's area must see them all."""
+    market = jsam.Market(sensitivities=np.array([0.008734688774309895, 0.004537062095286449]), prior=UNIT)
+    mechanism = jsam.JSAM(loss_weight=0.23443714202024882, max_selection_prob=0.8041517584167852)
+    report = jsam.audit(market, mechanism, clients=[0, 1], grid=8)
+    assert report.ok, [check for check in report.checks if check.violations]
+
+
 def small_market(seed: int) -> tuple[jsam.Market, jsam.JSAM]:
     rng = np.random.default_rng([seed, 14])
     n = 2 + seed % 2

@@ -12,7 +12,7 @@ from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.binomial import most_failures
 from jsam.mechanism.drawn_markets import CONFIDENCE, CostSample
 from jsam.mechanism.drawn_payments import DrawnPayments
-from jsam.mechanism.rising import crossing
+from jsam.mechanism.rising import LARGEST, crossing
 
 # Markets so close to the budget (relative) are paid for afresh at each η.
 NEAR = 2e-3
@@ -46,6 +46,8 @@ def largest_expected(sample: CostSample, budget: float, progress: FractionDone =
         width=1e-3,
         never=unspent,
     )
+    if rough < -LARGEST:
+        raise InputError("it would be too small for floating-point numbers; use other units")
     progress(0.2)
     fine = crossing(
         lambda x: excess(sample.expected_cost(math.exp(x)).bound),

@@ -109,7 +109,7 @@ class DrawnPayments:
     @property
     def _can_drop(self) -> bool:
         """Whether any client is dropped once it asks too much; who cannot be is paid for the prior's whole tail."""
-        return bool(int(self._rule.profiles.num_selected.min()) < self._v.shape[1])
+        return bool(self._rule.profiles.num_selected.min() < self._v.shape[1])
 
     def _certified(self, eta: float, rows: IntArray) -> Totals:
         """By the contracts themselves: slow."""

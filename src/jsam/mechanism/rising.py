@@ -29,8 +29,6 @@ def crossing(
     while below > 0:
         high, above = low, below
         low -= reach
-        if low < -LARGEST:
-            raise never
         reach *= 2
         below = excess(low)
     reach = step

@@ -16,6 +16,7 @@ Curve = Callable[[FloatArray], FloatArray]
 PIECES = 8  # a panel that will not do is cut in so many
 MOST_POINTS = 40_000
 SHARE = 1e-8  # of the payment: the error allowed to one panel
+ODD = 10  # times that much is allowed to the seventh Chebyshev coefficient, which a smooth ε has far smaller
 
 
 def _clenshaw_curtis(intervals: int) -> FloatArray:
@@ -32,6 +33,7 @@ def _clenshaw_curtis(intervals: int) -> FloatArray:
 # Nested rules that see both ends of a panel: a jump beside an end shows as well as one in the middle.
 NODES = 0.5 - 0.5 * np.cos(np.pi * np.arange(9) / 8)
 NINE, FIVE, THREE = (0.5 * _clenshaw_curtis(n) for n in (8, 4, 2))
+SEVENTH = np.cos(7 * np.pi * np.arange(9) / 8) / np.array([8, 4, 4, 4, 4, 4, 4, 4, 8])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +75,10 @@ def myerson_payment(curve: Curve, truth: float, prior: Any, *, claimed: float, t
         drop = width * (eps.max(axis=1) - eps.min(axis=1)) / 2
         payment = base + done + float(nine.sum())
         allowed = SHARE * max(abs(payment), np.finfo(np.float64).tiny)
-        # A jump can fool two rules by chance; it does not make them converge.
+        # A jump can fool two rules by chance; it does not make them converge. Even stairs, as under a cap on p, can be
+        # so placed that all rules agree, which see the symmetric part of ε alone: the other part must die out too.
         smooth = (gap <= allowed) & ((gap <= 0.1 * np.abs(five - three)) | (np.abs(five - three) <= allowed))
+        smooth &= width * np.abs(eps @ SEVENTH) <= ODD * allowed
         fine = smooth | (drop <= allowed) | (width <= 4 * np.spacing(right))
         unsure = np.where(smooth, np.minimum(gap, drop), drop)
         done += float(nine[fine].sum())

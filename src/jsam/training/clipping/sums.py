@@ -114,10 +114,12 @@ class RunningSum:
     def _add_run(self, rows: Tensor, shares: Tensor, run: Run) -> None:
         """In fp32, few records of equal weight at a time."""
         pieces, _, size = rows.shape
-        if self._grouped and run.weight != self._weight:
+        if self._grouped and run.weight and self._weight and run.weight != self._weight:
             self._close_group()
-        self._weight, start = run.weight, run.start
+        # Records of weight 0 alone must not end a group: others would be grouped otherwise than if one of them counted.
+        weight, start = run.weight or self._weight, run.start
         while start < run.stop:
+            self._weight = weight
             if self._group is None:
                 self._group = torch.zeros(self._size, dtype=torch.float32)
             stop = min(run.stop, start + GROUP - self._grouped)
@@ -136,7 +138,7 @@ class RunningSum:
             assert self._group is not None
             self._room(1).add_(self._group.double(), alpha=self._weight)
             self._group.zero_()
-            self._grouped = 0
+            self._grouped, self._weight = 0, 0.0
 
     def add_products(self, left: Tensor, right: Tensor, factors: Factors, workspace: Workspace) -> None:
         """Σ_i factor_i left_i right_iᵀ of (n, rows) and (n, columns)."""
