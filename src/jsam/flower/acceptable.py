@@ -21,7 +21,7 @@ from jsam.privacy import Adjacency
 
 
 def read_rules(announcement: Announcement, knows_model: Callable[[str], bool] | None = None) -> tuple[float, float]:
-    """The support of the prior; `Refused` (by a part that the server wrote, so that it may be named) if a part is none.
+    """The support of the prior; `Refused` if a part of the rules cannot be read. The server wrote it, so it is named.
 
     The prior is computed in a process of its own: its name and its numbers are the server's choice.
     """

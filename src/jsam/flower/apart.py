@@ -35,9 +35,9 @@ def check_loss_weight_apart(terms: Terms, *, seconds: float = SECONDS) -> Check:
 
 
 def prior_support_apart(prior: str, *, seconds: float = PRIOR_SECONDS) -> tuple[float, float]:
-    """The lowest and the highest sensitivity that a published prior allows; InputError if it is none that is known.
+    """The lowest and the highest sensitivity that a published prior allows; InputError if the prior is not a known one.
 
-    A prior that is in a file is none: it would name a file of this machine, and a server must not choose it.
+    A prior in a file is not accepted: it would name a file of this machine, and a server must not choose that.
     """
     name = prior.partition(":")[0].strip()
     if name == "empirical":

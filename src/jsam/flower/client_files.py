@@ -114,7 +114,7 @@ class ClientFiles:
         try:
             keep_private(self.data, "data")
         except InputError as error:
-            # Whose data they are decides who else may read them; that is not this program's to refuse.
+            # The owner of the data decides who else may read them, so this is a warning and no refusal.
             logger.warning("%s", error)
 
     def records(self) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -146,7 +146,7 @@ class Journal:
 
     def _make_room(self, folder: Path) -> None:
         make_folder(folder / REPLIES)
-        # All the way out of the client's folder: an earlier process may have died between making and flushing one.
+        # The folders above too: an earlier process may have died between making one and flushing it.
         for made in (folder / REPLIES, folder, *folder.parents[:3]):
             sync_folder(made)
         with Ledger(folder / RELEASES):
@@ -252,7 +252,7 @@ def _encoded(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{name} cannot be kept: it has characters that are none") from error
+        raise InputError(f"{name} cannot be kept: it has characters that UTF-8 does not allow") from error
 
 
 def _entries(folder: Path) -> Iterator[Path]:

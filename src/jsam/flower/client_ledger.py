@@ -112,7 +112,7 @@ class ClientLedger:
             if self._heard(announcement, journal):
                 return
             refusal = judge_rules(announcement, support, self.policy, sensitivity=sensitivity, samples=samples)
-            # In one entry, also for a no: a look at the policy costs a campaign.
+            # One entry, also for a no: each look at the policy counts as one campaign.
             CampaignStore.of(journal, announcement.campaign).keep_published(announcement.text, refusal)
         if refusal is not None:
             raise refusal

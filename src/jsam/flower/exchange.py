@@ -18,7 +18,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from jsam.flower.identity import public_key_text
 
 _PAUSE = 0.25
-# What Flower raises while it puts a message together that a client made up. Others are of the line to the SuperLink.
+# What Flower raises when it cannot put together a message that a client made up. Any other error comes from the
+# connection to the SuperLink.
 _MADE_UP = (
     ArithmeticError, AssertionError, AttributeError, DecodeError, LookupError, MemoryError, RecursionError, TypeError,
     UnexpectedObjectContentError, ValueError,
@@ -29,7 +30,7 @@ _MADE_UP = (
 class Reply:
     """What came back for one message; `content` is None where Flower reports an error instead.
 
-    It is also None, and `readable` false, where a client answered with something that is no answer.
+    It is also None, with `readable` false, where a client sent something that cannot be read as an answer.
     """
 
     message_id: str

@@ -1,13 +1,13 @@
 """What a client will sell at all, whatever it is offered: a small TOML file on its own machine.
 
-    max_epsilon = 10.0              # no campaign may buy more ε
-    max_delta = 1e-5                # nor promise it with a larger δ; always below 1 ÷ number of records
-    max_draws = 100000              # nor draw it more often
+    max_epsilon = 10.0              # the most ε that one campaign may buy
+    max_delta = 1e-5                # the largest δ of one campaign; always below 1 ÷ number of records
+    max_draws = 100000              # the most draws of one campaign
     min_payment_per_epsilon = 0.1   # payment ÷ ε, at the least; always at least the own sensitivity
     total_epsilon = 20.0            # ε of all campaigns together
     total_delta = 1e-5              # the δ at which that ε is taken
-    max_campaigns = 100             # that it hears of at all; each is two looks at these limits, and a folder
-    max_stored_bytes = 10000000000  # of stored replies
+    max_campaigns = 100             # the most that it hears of; each is two looks at these limits, and a folder
+    max_stored_bytes = 10000000000  # the most bytes of stored replies
     adjacency = ["replace"]         # which guarantees are good enough
     complete_information = false    # report also under rules that pay the reported cost and invite to lie (jsam-ci)
     check_loss_weight = false       # take η(N) of a budget on trust instead of computing it
@@ -49,7 +49,7 @@ class Objection:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Always in force. See the module's head for the meaning of each; None stands for the rule that is said there."""
+    """Always in force. The head of this module says what each limit means, and what holds where one is None."""
 
     max_epsilon: float = 10.0
     max_delta: float | None = None

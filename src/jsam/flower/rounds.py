@@ -59,7 +59,7 @@ class Ask:
 class Gathered:
     """What a round brought: noisy means by client, and why others are missing.
 
-    `final` names those among the missing that answered: asked again, they would say the same.
+    `final` names the missing clients that did answer: asked again, they would answer the same.
     """
 
     releases: Mapping[str, Vector]

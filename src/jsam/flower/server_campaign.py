@@ -155,7 +155,7 @@ class _Campaign:
         gathered = self._gathered(asks, state, drawn.index)
         answered = sum(multiplicities[name] for name in gathered.releases)
         self.useless = (self.useless | gathered.final) - gathered.releases.keys()
-        # Who gave an answer that is none gives no better one later: to stop for it would be to stop for good.
+        # A client whose answer was unusable gives no better one later: a run that stops for it would stop for good.
         asked = sum(multiplicities[name] for name in asks if name not in gathered.final)
         if (asked and answered < self.conduct.min_share * asked) or self._all_useless():
             why = ", ".join(f"{name}: {reason}" for name, reason in gathered.missing.items())

@@ -36,7 +36,7 @@ class Total:
 
     @classmethod
     def of(cls, mu: float, *, epsilon: float, delta: float, adjacency: str, samples: int) -> Total:
-        """That of one campaign; without releases it is nothing."""
+        """The total of one campaign; all 0 where nothing was released."""
         if mu == 0:
             return cls()
         replace = Adjacency.of(adjacency) is Adjacency.REPLACE

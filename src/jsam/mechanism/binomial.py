@@ -18,7 +18,7 @@ def at_most(failures: int, draws: int, chance: float) -> float:
 
 
 def least_draws(probability: float, confidence: float) -> int:
-    """So few draws without a failure show that success has at least that probability.
+    """The fewest draws that, all without a failure, show that success has at least that probability.
 
     >>> least_draws(0.95, 0.999)
     135
@@ -27,7 +27,7 @@ def least_draws(probability: float, confidence: float) -> int:
 
 
 def most_failures(draws: int, probability: float, confidence: float) -> int | None:
-    """As many failures as still show that success has at least that probability; None if even 0 does not.
+    """The most failures that still show that success has at least that probability; None if even 0 does not.
 
     >>> most_failures(400, 0.95, 0.999)
     8
@@ -39,7 +39,7 @@ def most_failures(draws: int, probability: float, confidence: float) -> int | No
 
 
 def lower_bound(successes: int, draws: int, confidence: float) -> float:
-    """What the probability of success is at least, up to a chance of 1 − `confidence`.
+    """A lower bound on the probability of success, which is wrong with a chance of at most 1 − `confidence`.
 
     >>> round(lower_bound(392, 400, 0.999), 3)
     0.951

@@ -21,7 +21,7 @@ FractionDone = Callable[[float], None]
 
 
 def _unheard(done: float) -> None:
-    """Progress that nobody waits for."""
+    """Takes the progress where the caller does not want to know it."""
 
 
 def largest_expected(sample: CostSample, budget: float, progress: FractionDone = _unheard) -> float:
@@ -119,5 +119,5 @@ class _Tracked:
 
 
 def _largest(values: FloatArray, but: int) -> float:
-    """The largest of the values once the `but` largest are taken out."""
+    """The largest value that is left when the `but` largest are taken out."""
     return float(np.partition(values, len(values) - 1 - but)[len(values) - 1 - but])

@@ -86,7 +86,7 @@ class OneMoved:
         others = count - inside
         passed = others > self._rank
         total = sums[others + passed]
-        # Taken out of infinitely much, an infinite cost leaves infinitely much: where it is passed, another such stays.
+        # An infinite cost is not subtracted: inf − inf is not a number. Another infinite one then stays in the sum.
         mine = own[self._rank]
         total -= np.where(passed & np.isfinite(mine), mine, 0.0)
         total += np.where(inside, moved, 0.0)

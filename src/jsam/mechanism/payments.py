@@ -146,7 +146,7 @@ def _integrate(
     rounding = ROUNDING * end_value * np.divide(stop - reports, width, out=np.zeros_like(width), where=width > 0)
     rounding = np.where(dropped.kept | dropped.certain, 0.0, rounding)
     if never:
-        # The way goes on to the end: nothing hangs on where anybody is dropped.
+        # The integral goes on to the end, so it does not depend on where anybody is dropped.
         rounding = np.where(rounding > tolerance * reports * first_eps, 0.0, rounding)
     span = Span(low=reports, high=stop, v_low=start, v_high=end, G_high=end_value, eps_high=end_eps)
     cells = Cells.over(own, block, cost, span, np.linspace(0, 1, FIRST_CELLS + 1))

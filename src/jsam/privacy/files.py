@@ -42,7 +42,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             beside.unlink()
         if placed and new:
-            # Its next reader would take it for safe.
+            # It may not survive a power cut, and its next reader would take it for safe.
             with contextlib.suppress(OSError):
                 path.unlink()
         left = "it is whole, and may be lost in a power cut" if placed and not new else "what was there is unchanged"
@@ -67,7 +67,7 @@ def make_folder(folder: Path, *, mode: int = PRIVATE_FOLDER) -> None:
     try:
         sync_folder(folder.parent)
     except OSError:
-        # Left there, it would be taken for flushed the next time.
+        # If it stayed, it would be taken for flushed the next time.
         with contextlib.suppress(OSError):
             folder.rmdir()
         raise

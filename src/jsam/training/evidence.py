@@ -109,6 +109,6 @@ def _torch_facts(path: Path) -> dict[str, Any]:
 
 
 def _numpy_facts(path: Path) -> dict[str, Any]:
-    """Of a campaign's server."""
+    """The number of rounds in the checkpoint of a campaign's server."""
     with np.load(path, allow_pickle=False) as stored:
         return {"rounds_done": stored["rounds_done"]}

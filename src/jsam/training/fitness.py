@@ -40,7 +40,7 @@ def check_task(task: Task, device: torch.device) -> None:
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SlowPathWarning)
-        # Training says it again, where it is of use.
+        # Training gives the same warning later, where it is of use.
         engine = ClippingEngine(model, clip_norm=1.0, loss=loss)
         engine.check(inputs[:LOOKED_AT].to(device), targets[:LOOKED_AT].to(device))
 

@@ -109,7 +109,7 @@ def publish(folder: Path | str, target: Path | str, settlement: Settlement, *, w
             with Ledger(part / "ledger.jsonl") as ledger:
                 ledger.append(read_ledger(run.ledger))
         write_json(part / "publication.json", _publication(run, settlement, sorted(os.listdir(part))))
-        # What was made for this user alone is for everybody now.
+        # The files were made for this user alone; from here on everybody may read them.
         for file in part.iterdir():
             file.chmod(0o644)
         part.chmod(0o755)

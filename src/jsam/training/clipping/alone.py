@@ -34,7 +34,7 @@ class Watch(TorchFunctionMode):
     """
 
     def own(self, values: object) -> None:
-        """These are of this pass."""
+        """Mark values as made in this pass."""
         for value in tree_leaves(values):
             if isinstance(value, Tensor):
                 setattr(value, _MARK, self)

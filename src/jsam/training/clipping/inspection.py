@@ -72,7 +72,7 @@ def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _comparable(value: Tensor) -> Tensor:
-    # Not a number equals nothing, itself neither.
+    # NaN does not equal itself, so it is replaced by a number.
     return torch.nan_to_num(value.detach()) if value.is_floating_point() else value.detach()
 
 

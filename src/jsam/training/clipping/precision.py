@@ -102,7 +102,7 @@ def denormals_flushed(device: torch.device) -> Iterator[None]:
     if device.type != "cpu":
         yield
         return
-    # torch does not tell how it is set, and it is set for each thread.
+    # torch cannot be asked whether this is on, so a product shows it. It is set for each thread apart.
     before = sys.float_info.min / 2 == 0
     torch.set_flush_denormal(True)
     try:

@@ -66,7 +66,7 @@ def _flattened(module: nn.Flatten, rank: int) -> int | None:
 
 
 def _unflattened(module: nn.Unflatten, rank: int) -> int | None:
-    # Names of dimensions, which torch also takes, are not looked into.
+    # torch also takes names of dimensions; a module with these does not count as known.
     dim, sizes = cast("object", module.dim), cast("tuple[object, ...]", module.unflattened_size)
     if not isinstance(dim, int) or not all(isinstance(size, int) for size in sizes):
         return None
