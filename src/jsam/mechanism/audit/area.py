@@ -15,8 +15,8 @@ Curve = Callable[[FloatArray], FloatArray]
 
 PIECES = 8  # a panel that will not do is cut in so many
 MOST_POINTS = 40_000
-SHARE = 1e-8  # of the payment: the error allowed to one panel
-ODD = 10  # times that much is allowed to the seventh Chebyshev coefficient, which a smooth ε has far smaller
+SHARE = 1e-9  # of the payment: the error allowed to one panel; under a cap on p hundreds of jumps add up
+ODD = 100  # times that much is allowed to the seventh Chebyshev coefficient, which a smooth ε has far smaller
 
 
 def _clenshaw_curtis(intervals: int) -> FloatArray:
