@@ -30,6 +30,7 @@ from jsam.training.clipping import (  # noqa: E402
 from jsam.training.clipping.fused import FusedClipping  # noqa: E402
 from jsam.training.clipping.layers import RULES  # noqa: E402
 from jsam.training.clipping.precision import PRECISIONS, Precision, arithmetic  # noqa: E402
+from jsam.training.clipping.sums import Factors  # noqa: E402
 from jsam.training.clipping.worker import Worker  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
 from jsam.training.trials import Trial, run_trials  # noqa: E402
@@ -200,7 +201,7 @@ def test_gradients_kept_in_bf16_have_the_norms_that_they_are_clipped_by(
     types: set[tuple[object, object]] = set()
     finish = KernelConvRule.finish
 
-    def watched(self: KernelConvRule, factors: Tensor) -> None:
+    def watched(self: KernelConvRule, factors: Factors) -> None:
         if self._call is not None:
             types.add((self._call.grad_outputs.dtype, self._weights.dtype))
         finish(self, factors)
