@@ -238,6 +238,7 @@ def _parameters(message: Message) -> NDArray[np.float32]:
 
 
 def _stored(release: NDArray[np.floating[Any]]) -> bytes:
+    """Rounded to fp32, which is safe now that noise is in it."""
     buffer = io.BytesIO()
     np.save(buffer, release.astype(np.float32), allow_pickle=False)
     return buffer.getvalue()
