@@ -14,7 +14,7 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from jsam.flower import client_app as module
 from jsam.flower.client_app import client_app
@@ -74,7 +74,7 @@ def test_nothing_is_answered_while_a_reply_waits(kind: str, tmp_path: Path, monk
         monkeypatch.setattr(module, "WAIT", 0.0, raising=False)
         values = {"text": "", "terms": "", "campaign": "none"}
         content = RecordDict({name: ConfigRecord(dict(values)) for name in ("published", "offer", "close", "request")})
-        content["model"] = ArrayRecord({"parameters": module.Array(np.zeros(1, dtype=np.float32))})
+        content["model"] = ArrayRecord({"parameters": Array(np.zeros(1, dtype=np.float32))})
         (node,) = client.federation.grid.nodes
         message = Message(content, dst_node_id=node, message_type=kind)
         message.metadata.__dict__["_message_id"] = "between"
