@@ -159,6 +159,7 @@ def test_the_policy_in_force_is_shown_with_what_nobody_wrote_down(run: Run, clie
     said = dict(line.split(maxsplit=1) for line in shown.splitlines())
     assert (said["max_epsilon"], said["total_epsilon"], said["max_campaigns"]) == ("10.0", "20.0", "100")
     assert "below 1 ÷ number of records" in shown
+    assert said["reply_seconds"].startswith("as measured")
     limits = json.loads(run("supernode", client, "--show-policy", "--format", "json").out)["policy"]
     assert limits["max_draws"] == 100_000
 

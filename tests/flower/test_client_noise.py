@@ -50,7 +50,7 @@ def test_no_seed_makes_it_repeat() -> None:
 def test_any_size(size: int) -> None:
     draws = fresh_noise(1.0, size)
     assert draws.shape == (size,)
-    assert draws.dtype == np.float32
+    assert draws.dtype == np.float64
     assert np.all(np.isfinite(draws))
 
 

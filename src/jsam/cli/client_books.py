@@ -59,6 +59,7 @@ def policy_page(client_file: Path, format: PageFormat) -> str:  # noqa: A002 - t
     said = {
         "max_delta": "below 1 ÷ number of records",
         "min_payment_per_epsilon": f"the own sensitivity, {files.sensitivity:g}",
+        "reply_seconds": "as measured for each model, at least 0.25",
         "total_delta": "1e-05, or a tenth of 1 ÷ number of records where that is less",
     }
     width = max(map(len, limits))

@@ -80,7 +80,7 @@ class Exchange:
 
     def collect(self, message_ids: Iterable[str]) -> list[Reply]:
         """Whatever has arrived for these messages."""
-        wanted = set(message_ids)
+        wanted = list(dict.fromkeys(message_ids))  # in their order: of two answers that are there the earlier counts
         if not wanted:
             return []
         try:
@@ -92,7 +92,7 @@ class Exchange:
     def _one_by_one(self, wanted: Iterable[str]) -> list[Reply]:
         """As `collect`, so that a message which cannot be put together takes no other with it."""
         replies = []
-        for message_id in sorted(wanted):
+        for message_id in wanted:
             try:
                 messages = list(self._grid.pull_messages([message_id]))
             except _MADE_UP:

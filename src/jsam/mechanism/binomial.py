@@ -30,7 +30,7 @@ def most_failures(draws: int, probability: float, confidence: float) -> int | No
     """The most failures that still show that success has at least that probability; None if even 0 does not.
 
     >>> most_failures(400, 0.95, 0.999)
-    8
+    7
     """
     failures, chance = -1, 1 - probability
     while failures < draws and at_most(failures + 1, draws, chance) <= 1 - confidence:
@@ -42,7 +42,7 @@ def lower_bound(successes: int, draws: int, confidence: float) -> float:
     """A lower bound on the probability of success, which is wrong with a chance of at most 1 − `confidence`.
 
     >>> round(lower_bound(392, 400, 0.999), 3)
-    0.951
+    0.948
     """
     if successes == 0:
         return 0.0
