@@ -40,6 +40,8 @@ def serve(model: str, samples: int, device: str, precision: str) -> None:
     from jsam.training.clipping import ClippingEngine
 
     torch.set_num_threads(1)
+    # Once a tensor of this size has been freed, the heap keeps what a chunk needs, as it does in training.
+    torch.zeros(7 << 20)
     case = replace(Case(model=model, clients=10, samples=samples, timed_clients=10), device=device)
     engine = ClippingEngine(case.build(), clip_norm=CLIP_NORM, precision=precision)  # type: ignore[arg-type]
     images, labels = case.data()

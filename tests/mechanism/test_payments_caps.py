@@ -39,7 +39,7 @@ def check(mechanism: RangeMechanism, market: jsam.Market) -> None:
 @pytest.mark.parametrize("name", PRIORS)
 @pytest.mark.parametrize("kind", ["p", "epsilon", pytest.param("both", marks=pytest.mark.slow)])
 def test_capped_payments_against_the_bisecting_oracle(name: str, kind: str) -> None:
-    """Random caps that bind: on p (with inner points of its pieces), on ε (kinked where somebody reaches the cap)."""
+    """Random caps that bind: on p (also between corners), on ε (with a kink wherever somebody reaches the cap)."""
     prior = PRIORS[name]
     rng = np.random.default_rng([len(name), len(kind)])
     for seed in range(3):

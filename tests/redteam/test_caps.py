@@ -84,8 +84,9 @@ def small_market(seed: int) -> tuple[jsam.Market, jsam.JSAM]:
 
 def test_no_lie_pays_under_a_cap_on_p() -> None:
     """Thirty markets of two and three clients, costs over three decades; some without bias, some with cap 1/N."""
-    for seed in range(30):
-        market, mechanism = small_market(seed)
+    known = jsam.Market(sensitivities=np.array([0.0013, 0.212]), prior=UNIT)
+    jump = [(known, jsam.JSAM(loss_weight=0.835, max_selection_prob=0.967))]
+    for seed, (market, mechanism) in enumerate(jump + [small_market(seed) for seed in range(30)]):
         rng = np.random.default_rng(seed)
         for client in range(market.num_clients):
             check_that_lying_does_not_pay(mechanism, market, client, around(market, client, rng, 150))
@@ -251,6 +252,21 @@ def test_payments_and_lies_over_many_decades(part: int) -> None:
 def test_two_caps_pass_the_audit_where_one_switched_the_search_off() -> None:
     market = jsam.Market(sensitivities=np.array([0.002, 2.4]), prior=scipy.stats.uniform(0, 9))
     assert jsam.audit(market, jsam.JSAM(loss_weight=1.95, max_selection_prob=0.82, max_epsilon=100.0)).ok
+
+
+@pytest.mark.parametrize(
+    ("v", "eta", "cap"),
+    [
+        ([0.41802128, 139.29736651], 56.4634917, 0.7364937),
+        ([0.148443179, 0.19874585, 2.35031598, 496.772401], 392.669290, 0.30194856),
+    ],
+)
+def test_a_second_cap_does_not_cost_the_points_between_corners(v: list[float], eta: float, cap: float) -> None:
+    market = jsam.Market(sensitivities=np.array(v) / 2, prior=scipy.stats.uniform(0, 300))
+    alone = jsam.plan(market, jsam.JSAM(loss_weight=eta, max_selection_prob=cap))
+    both = jsam.plan(market, jsam.JSAM(loss_weight=eta, max_selection_prob=cap, max_epsilon=1e6))
+    assert np.array_equal(both.epsilons, alone.epsilons)
+    assert np.all(np.abs(alone.selection_probs[-1:] * len(v) - [[0.0], [1.0]]) > 1e-4)  # a point between corners
 
 
 def test_a_cap_that_binds_nobody_gives_the_same_contract() -> None:

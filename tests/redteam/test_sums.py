@@ -17,6 +17,7 @@ else:
     torch = require("torch", extra="train")
 
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.sensitivity import KINDS, worst_shift
 from jsam.flower import parameters as flower_parameters
@@ -207,11 +208,11 @@ def test_random_parameters_and_records_never_exceed_the_share() -> None:
     assert moved > 0.99, "some record must come close to its share"
 
 
-class Operations(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
+class Operations(TorchDispatchMode):
     """Every tensor operation with the shapes it is given, and whether small numbers count as 0 there."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[tuple[Any, ...]] = []
         self.flushed: list[bool] = []
 
@@ -234,10 +235,9 @@ def fresh_engines() -> Iterator[None]:
 @pytest.mark.usefixtures("fresh_engines")
 def test_the_same_operations_are_done_whatever_is_in_a_record() -> None:
     """A second pass, or another way, for a record that overflows would double the time that a reply takes."""
-    model = model_named("mnist", 0)
-    convolution: Any = model[0]
+    model: Any = model_named("mnist", 0)
     with torch.no_grad():
-        convolution.weight[0, 0, 3, 3] = 3e38
+        model[0].weight[0, 0, 3, 3] = 3e38
     parameters = flattened(model)
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((60, 1, 28, 28)).astype(np.float32)

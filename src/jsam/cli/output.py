@@ -133,7 +133,8 @@ def rendered(*parts: RenderableType, to_file: bool = False) -> str:
     # Not straight to standard output: rich would decide what becomes of a closed pipe. The encoding picks the borders.
     page = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace", newline="")
     terminal = not to_file and sys.stdout is not None and sys.stdout.isatty()
-    console = Console(file=page, force_terminal=terminal, width=100 if to_file else None)
+    # What is shown may be a name that somebody else chose: it is text, never markup.
+    console = Console(file=page, force_terminal=terminal, width=100 if to_file else None, markup=False, emoji=False)
     for part in parts:
         console.print(part, highlight=False)
     page.flush()

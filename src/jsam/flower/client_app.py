@@ -6,6 +6,7 @@ message can only ask. Whatever goes wrong, a reply carries a named reason and no
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 from collections.abc import Callable, Mapping
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 
 from jsam.errors import InputError
 from jsam.flower.client_files import ClientFiles
-from jsam.flower.client_ledger import ClientLedger
+from jsam.flower.client_ledger import WAIT, ClientLedger
+from jsam.flower.client_lock import turn
 from jsam.flower.noise import fresh_noise
 from jsam.flower.refusal import FAILED, Reason, Refused
 from jsam.flower.reply_times import SHORTEST_STEP, ReplyTimes, Work
@@ -39,25 +41,29 @@ def client_app(noise: Noise = fresh_noise, times: ReplyTimes | None = None) -> C
     """
     app = ClientApp()
 
+    def reply(message: Message, context: Context, compute: Callable[[], Answer], *, paced: bool = False) -> Message:
+        # Made last of all: a message says to the microsecond when it was made.
+        return Message(_in_turn(lambda: _answered(message, compute), message, context, times, paced), reply_to=message)
+
     @app.query("hello")
     def hello(message: Message, context: Context) -> Message:
-        return _answered(message, lambda: _hello(context))
+        return reply(message, context, lambda: _hello(context))
 
     @app.query("elicit")
     def elicit(message: Message, context: Context) -> Message:
-        return _answered(message, lambda: _elicit(message, context))
+        return reply(message, context, lambda: _elicit(message, context))
 
     @app.query("offer")
     def offer(message: Message, context: Context) -> Message:
-        return _answered(message, lambda: _offer(message, context))
+        return reply(message, context, lambda: _offer(message, context))
 
     @app.query("close")
     def close(message: Message, context: Context) -> Message:
-        return _answered(message, lambda: _close(message, context))
+        return reply(message, context, lambda: _close(message, context))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return _on_time(lambda: _answered(message, lambda: _release(message, context, noise)), message, context, times)
+        return reply(message, context, lambda: _release(message, context, noise), paced=True)
 
     return app
 
@@ -169,10 +175,30 @@ def _release(message: Message, context: Context, noise: Noise) -> Answer:
     return {"ask_id": ask_id, "round": request.round}, np.load(io.BytesIO(reply), allow_pickle=False)
 
 
-def _on_time(answer: Callable[[], Message], message: Message, context: Context, times: ReplyTimes | None) -> Message:
-    """The answer, whole and ready to be sent, once it may leave. A refusal waits too: it may come from a failure."""
+def _in_turn(
+    answer: Callable[[], RecordDict], message: Message, context: Context, times: ReplyTimes | None, paced: bool
+) -> RecordDict:
+    """The answer, one message after another, and of training (`paced`) once it may leave.
+
+    Flower runs messages side by side. One that only queued for the books of another would say when that one's
+    computation was over, and one that arrived in the middle of it could choose the moments at which it is told.
+    """
     if times is None:
         return answer()
+    try:
+        folder = ClientFiles.of_node(context.node_config).ledger
+    except Exception:  # noqa: BLE001 - the same trouble meets the answer, which puts it into words
+        return answer()
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(turn(folder, WAIT))
+        except Refused as refusal:
+            return _refused(message, refusal)
+        return _on_time(answer, message, context, times) if paced else answer()
+
+
+def _on_time(answer: Callable[[], RecordDict], message: Message, context: Context, times: ReplyTimes) -> RecordDict:
+    """The answer once it may leave. A refusal waits too: it may come from a failure."""
     since = times.now()
     try:
         step = _step(message, context, times)
@@ -212,6 +238,7 @@ def _parameters(message: Message) -> NDArray[np.float32]:
 
 
 def _stored(release: NDArray[np.floating[Any]]) -> bytes:
+    """Rounded to fp32, which is safe now that noise is in it."""
     buffer = io.BytesIO()
     np.save(buffer, release.astype(np.float32), allow_pickle=False)
     return buffer.getvalue()
@@ -224,20 +251,23 @@ def _record(message: Message, name: str) -> ConfigRecord:
         raise Refused(Reason.MALFORMED, f"the message has no record {name!r}") from error
 
 
-def _answered(message: Message, compute: Callable[[], Answer]) -> Message:
-    content = RecordDict()
+def _answered(message: Message, compute: Callable[[], Answer]) -> RecordDict:
     try:
         values, release = compute()
-        if release is not None:
-            content["release"] = ArrayRecord({"gradient": Array(release)})
     except Refused as refusal:
-        logger.warning("refused %s (%s)", message.metadata.message_type, refusal, exc_info=refusal.__cause__)
-        values = {"refused": refusal.code.value, "text": refusal.text}
+        return _refused(message, refusal)
     except Exception:  # Flower would send the text of the exception to the server
         logger.exception("%s failed", message.metadata.message_type)
-        values = {"refused": FAILED, "text": "the client could not answer; its own log says why"}
-    content["answer"] = ConfigRecord(dict(values))
-    return Message(content, reply_to=message)
+        values, release = {"refused": FAILED, "text": "the client could not answer; its own log says why"}, None
+    content = RecordDict({"answer": ConfigRecord(dict(values))})
+    if release is not None:
+        content["release"] = ArrayRecord({"gradient": Array(release)})
+    return content
+
+
+def _refused(message: Message, refusal: Refused) -> RecordDict:
+    logger.warning("refused %s (%s)", message.metadata.message_type, refusal, exc_info=refusal.__cause__)
+    return RecordDict({"answer": ConfigRecord({"refused": refusal.code.value, "text": refusal.text})})
 
 
 app = client_app()

@@ -57,6 +57,7 @@ Compute = Callable[[Release], bytes]
 
 # The first offer and the one after a re-plan. With more of them a server could find out a policy's limits by halving.
 OFFERS_JUDGED = 2
+WAIT = 300.0  # seconds in which another process of this client should have answered
 _MODEL_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -66,7 +67,7 @@ class ClientLedger:
     Everything raised on purpose is `Refused`, whose text may be sent; details stay in its `__cause__`.
     """
 
-    def __init__(self, folder: Path | str, policy: Policy | None = None, *, wait: float = 300.0) -> None:
+    def __init__(self, folder: Path | str, policy: Policy | None = None, *, wait: float = WAIT) -> None:
         """`wait`: for how many seconds to queue behind another process that is answering."""
         self.folder = Path(folder)
         self.policy = policy or Policy()

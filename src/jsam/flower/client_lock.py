@@ -57,6 +57,19 @@ def translated() -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def turn(folder: Path, wait: float) -> Iterator[None]:
+    """While one message is answered, and its reply waits for the moment at which it may leave, the next one queues."""
+    with translated():
+        make_folder(folder)
+        handle = os.open(folder / "turn", os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+    try:
+        _lock(handle, wait)
+        yield
+    finally:
+        os.close(handle)
+
+
 def _lock(handle: int, wait: float) -> None:
     deadline = time.monotonic() + wait
     while fcntl is not None:

@@ -18,7 +18,7 @@ from jsam.mechanism.mechanisms.base import RangeMechanism
 from jsam.mechanism.priors import EmpiricalPrior, UniformPrior, scipy_family
 
 # The method by which a budget becomes η. Raise it when the same inputs would give another answer.
-VERSION = 3
+VERSION = 4
 
 
 def user_cache() -> Path:

@@ -47,6 +47,7 @@ class Tables:
             self.groups.append((table, members))
             self.unbounded |= table.heavy
         self.error = max(table.error for table, _ in self.groups)
+        self.untold = max(table.untold for table, _ in self.groups)
 
     def markets(self, quantiles: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Sensitivities and virtual costs at the quantiles (one row for each market)."""
@@ -64,6 +65,9 @@ class CostSample:
         self, rule: Rule, tables: Tables, active: IntArray, num_clients: int, draws: int, rng: np.random.Generator
     ) -> None:
         self._rule, self._error = rule, tables.error
+        if int(rule.profiles.num_selected.min()) == len(active):
+            # Nobody can be dropped. A cost goes with (Σ v^(2/3))^(3/4), which is between N^(−1/4) Σ √v and Σ √v.
+            self._error += tables.untold * len(active) ** 0.25
         self._batches = min(BATCHES, draws)
         self._size = draws // self._batches
         parts = [_batch(rng, self._size, num_clients, tables.unbounded) for _ in range(self._batches)]

@@ -27,6 +27,7 @@ PANELS = 16
 NEWTON_STEPS = 3
 # In markets of more clients than this, rents of about so many are computed and the others' filled in.
 ALL_UP_TO, ANCHORS, FIRST_ANCHORS = 64, 32, 8
+MARGIN = 3  # so many clients on either side of the last one that is kept
 SLACK = 1 + 1e-12
 CERTIFIED = 1e-4  # of a payment, where the contract's own payments are taken
 
@@ -131,7 +132,10 @@ class DrawnPayments:
         costs = (self._c[rows] * eps).sum(axis=1)
         kept = eps > 0
         sparse = len(self._tables) == 1 and v.shape[1] > ALL_UP_TO
-        row, rank = np.nonzero(kept & _anchors(kept.sum(axis=1), v.shape[1]) if sparse else kept)
+        counts = kept.sum(axis=1)
+        # Where the tie order decides who is dropped, neighbours' rents have little to do with each other.
+        tied = _tied_at_margin(v, counts, self._tables[0].levels)[:, None] if sparse else True
+        row, rank = np.nonzero(kept & (_anchors(counts, v.shape[1]) | tied))
         if not self._mechanism.pays_rents:
             return costs, np.zeros(len(rows))
         position = self._position[rows]
@@ -172,6 +176,12 @@ def _anchors(kept: IntArray, clients: int) -> BoolArray:
     ranks = np.arange(clients)
     some = (ranks < FIRST_ANCHORS) | (ranks % max(1, clients // ANCHORS) == 0)
     return np.asarray(some | (ranks == kept[:, None] - 1))
+
+
+def _tied_at_margin(v: FloatArray, kept: IntArray, levels: FloatArray) -> BoolArray:
+    """Markets in which some of the clients about the last one that is kept lie on a level of v."""
+    near = np.clip(kept[:, None] + np.arange(-MARGIN, MARGIN), 0, v.shape[1] - 1)
+    return np.asarray(np.isin(np.take_along_axis(v, near, axis=1), levels).any(axis=1))
 
 
 def _filled(c: FloatArray, eps: FloatArray, rank: IntArray, rents: FloatArray) -> float:
@@ -225,7 +235,7 @@ def _rents(
         with np.errstate(divide="ignore", invalid="ignore"):
             ahead = np.where(slope > 0, end + np.maximum(at_top - G, 0.0) / slope, end)
         end = np.minimum(ahead, top)
-    end = np.where(eps_top > 0, top, end)
+    end = np.where(eps_top > 0, top, _held_by_levels(one, table.levels, start, end))
     last = np.maximum(table.report_at(end), c)
     z = c[:, None] + (last - c)[:, None] * np.linspace(0, 1, PANELS + 1)
     v = np.clip(table.virtual_cost(z), start[:, None], np.maximum(end, start)[:, None])
@@ -236,6 +246,25 @@ def _rents(
     # What Newton's method has not reached counts as the last panel does.
     G[:, -1] = np.where(eps_top > 0, G[:, -1], at_top)
     return _panels(z, v, G, eps), _panels(z[:, ::2], v[:, ::2], G[:, ::2], eps[:, ::2])
+
+
+def _held_by_levels(one: _Clients, levels: FloatArray, start: FloatArray, end: FloatArray) -> FloatArray:
+    """Where each client is dropped: `end`, but for what happens on levels of v.
+
+    On a level clients tie, and whom the tie order favours is kept and paid up to the last report of the stretch. G does
+    not show it, as at the level another client can be had at the same price. ε does. It falls as v rises, so the last
+    level at which a client sells something is found by halving.
+    """
+    first = np.searchsorted(levels, start)
+    low, high = first.copy(), np.full(len(start), len(levels))
+    while len(some := np.flatnonzero(low < high)):
+        middle = (low[some] + high[some]) // 2
+        sells = one.take(some).at(levels[middle])[1] > 0
+        low[some], high[some] = np.where(sells, middle + 1, low[some]), np.where(sells, high[some], middle)
+    between = np.concatenate([[-math.inf], levels, [math.inf]])
+    # The next level, where nothing is sold, is out of reach: its stretch must not be paid for.
+    below = np.nextafter(between[low + 1], -math.inf)
+    return np.clip(end, np.where(low > first, between[low], -math.inf), np.maximum(below, start))
 
 
 def _panels(z: FloatArray, v: FloatArray, G: FloatArray, eps: FloatArray) -> FloatArray:

@@ -96,7 +96,7 @@ class EmpiricalPrior:
             raise InputError(f"an empirical prior needs at least 5 past reports, got {x.size}")
         if not np.all(np.isfinite(x) & (x > 0)):
             raise InputError("past reports must be positive and finite")
-        if np.ptp(x) == 0:
+        if np.ptp(x) == 0 or np.std(np.log(x)) == 0:
             raise InputError("past reports are all equal: nothing can be learned from them")
         object.__setattr__(self, "reports", x)
 

@@ -102,8 +102,8 @@ class GraphRounds:
             self._weights = torch.zeros((block, most), device=self._device)
             self._scales = torch.zeros((block, 2), device=self._device)
             self._measures = torch.zeros((block, len(MEASURES)), device=self._device)
-            self._noise = torch.zeros(engine.parameter_count, device=self._device)
-            self._velocity = torch.zeros_like(self._noise) if momentum else None
+            self._noise = torch.zeros(engine.parameter_count, dtype=torch.float64, device=self._device)
+            self._velocity = torch.zeros(engine.parameter_count, device=self._device) if momentum else None
             self._next = torch.zeros(1, dtype=torch.int64, device=self._device)
             self._sound = torch.ones((), dtype=torch.bool, device=self._device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}

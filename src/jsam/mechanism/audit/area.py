@@ -15,8 +15,9 @@ Curve = Callable[[FloatArray], FloatArray]
 
 PIECES = 8  # a panel that will not do is cut in so many
 MOST_POINTS = 40_000
-SHARE = 1e-8  # of the payment: the error allowed to one panel
-ODD = 10  # times that much is allowed to the seventh Chebyshev coefficient, which a smooth ε has far smaller
+SHARE = 1e-9  # of the payment: the error allowed to one panel; under a cap on p hundreds of jumps add up
+ODD = 100  # times that much is allowed to the seventh Chebyshev coefficient, which a smooth ε has far smaller
+CLOSER_SHARE = 1e-12  # the same where the first look speaks against the claim
 
 
 def _clenshaw_curtis(intervals: int) -> FloatArray:
@@ -45,11 +46,13 @@ class Area:
     settled: bool
 
 
-def myerson_payment(curve: Curve, truth: float, prior: Any, *, claimed: float, tolerance: float) -> Area:
+def myerson_payment(
+    curve: Curve, truth: float, prior: Any, *, claimed: float, tolerance: float, share: float = SHARE
+) -> Area:
     """The payment that makes `curve` truthful, for comparison with the one claimed.
 
-    Panels are cut until each is either smooth or too narrow to matter. It stops early where the claim is already far
-    off: a broken curve may jump without end.
+    Panels are cut until each is either smooth, to `share` of the payment, or too narrow to matter. It stops early where
+    the claim is already far off: a broken curve may jump without end.
     """
     far = float(prior.isf(1e-15))
 
@@ -74,7 +77,7 @@ def myerson_payment(curve: Curve, truth: float, prior: Any, *, claimed: float, t
         gap = np.abs(nine - five)
         drop = width * (eps.max(axis=1) - eps.min(axis=1)) / 2
         payment = base + done + float(nine.sum())
-        allowed = SHARE * max(abs(payment), np.finfo(np.float64).tiny)
+        allowed = share * max(abs(payment), np.finfo(np.float64).tiny)
         # A jump can fool two rules by chance; it does not make them converge. Even stairs, as under a cap on p, can be
         # so placed that all rules agree, which see the symmetric part of ε alone: the other part must die out too.
         smooth = (gap <= allowed) & ((gap <= 0.1 * np.abs(five - three)) | (np.abs(five - three) <= allowed))

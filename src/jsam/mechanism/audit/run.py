@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from jsam.errors import InputError
+from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.audit.accounts import check_accounts, check_feasibility, check_rationality
-from jsam.mechanism.audit.area import Area, myerson_payment
+from jsam.mechanism.audit.area import CLOSER_SHARE, Area, myerson_payment
 from jsam.mechanism.audit.budget import check_budget
 from jsam.mechanism.audit.choice import audited_clients
 from jsam.mechanism.audit.misreports import Probe, ask, prior_of, probe, refined
 from jsam.mechanism.audit.report import AuditReport
 from jsam.mechanism.audit.verdicts import (
     PAYMENT,
+    RESOLVED,
     check_consistency,
     check_monotonicity,
     check_objective,
@@ -109,14 +112,29 @@ def _dense(num_clients: int, num_audited: int, grid: int) -> int:
 
 
 def _area(market: Market, mechanism: Mechanism, found: Probe) -> Area:
-    """The client's payment by the auditor's own quadrature of its ε."""
-    return myerson_payment(
-        lambda z: ask(mechanism, market, found.client, z, payments=False)[0],
+    """The client's payment by the auditor's own quadrature of its ε.
+
+    A small jump can lie so that the rules of a panel agree by chance, and no error is seen. So before an area speaks
+    against a payment it is computed again, ten thousand times as strictly.
+    """
+
+    def curve(z: FloatArray) -> FloatArray:
+        return ask(mechanism, market, found.client, z, payments=False)[0]
+
+    size = max(found.payment, found.scale)
+    look = partial(
+        myerson_payment,
+        curve,
         found.truth,
         prior_of(market, found.client),
         claimed=found.payment,
-        tolerance=PAYMENT * max(found.payment, found.scale),
+        tolerance=PAYMENT * size,
     )
+    area = look()
+    if not area.settled or abs(area.payment - found.payment) <= RESOLVED * size:
+        return area
+    closer = look(share=CLOSER_SHARE)
+    return closer if closer.settled else area
 
 
 def _refined_where_worst(market: Market, mechanism: Mechanism, probes: list[Probe]) -> list[Probe]:

@@ -21,6 +21,7 @@ from jsam.training.clipping.gpu.forward import merged
 from jsam.training.clipping.layers import RULES, Call
 from jsam.training.clipping.precision import Precision, arithmetic, denormals_flushed, exact_sums, forward_precision
 from jsam.training.clipping.result import ClippedSum
+from jsam.training.clipping.sums import RunningSum
 from jsam.training.clipping.worker import Worker
 
 _FEWEST_SAMPLES_A_WORKER = 16
@@ -127,11 +128,9 @@ class FusedClipping:
         return samples_a_chunk(self._footprint, inputs.device.type, memory_of(inputs.device))
 
     def _gradient(self, workers: Sequence[Worker]) -> Tensor:
-        parameters = {name: value for name, value in self._model.named_parameters() if value.requires_grad}
-        total = torch.cat([torch.zeros_like(value, dtype=torch.float64).reshape(-1) for value in parameters.values()])
-        pieces = torch.split(total, [value.numel() for value in parameters.values()])
+        names = [name for name, value in self._model.named_parameters() if value.requires_grad]
+        whole = RunningSum(0, next(self._model.parameters()).device)
         for worker in workers:
             found = worker.gradients()
-            for (name, value), piece in zip(parameters.items(), pieces, strict=True):
-                piece.view(value.shape).add_(found[name])
-        return total
+            whole.join(torch.cat([found[name].reshape(-1) for name in names]))
+        return whole.value()

@@ -29,7 +29,7 @@ NORM_MARGIN = 2.0**-24 * (max(SUM_CHAIN, TILE_CHAIN) / 2 + _ROOTS)
 # - on a CPU groups of so many records of one weight are added in fp32: 2⁻²⁴ of the group's sum for each addition, and
 #   for two products;
 # - elsewhere sums are fp64. A gradient passes at most so many roundings on its way into a block's sum, and a few more
-#   where blocks and threads are joined. Each takes up to 2⁻⁵³ of the sum of all weights, which may be so many times
+#   where it is scaled and blocks are added. Each takes up to 2⁻⁵³ of the sum of all weights, which may be so many times
 #   the least of them.
 GROUP = 16
 _GROUP_MARGIN = 2 * 2.0**-24 * (GROUP + 2) * GROUP

@@ -140,13 +140,14 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    return any(getattr(module, name, None) for name in _HOOKS)
+    """Of its own, or torch's global ones, which are every module's."""
+    return any(getattr(module, name, None) for name in _HOOKS) or any(
+        getattr(torch_module, name, None) for name in _GLOBAL_HOOKS
+    )
 
 
 def chain_of(model: nn.Module) -> Chain | None:
     """The modules of a model that is known: one of `RANKS`, or an nn.Sequential of them; else None."""
-    if any(getattr(torch_module, name, None) for name in _GLOBAL_HOOKS):
-        return None
     # In training an RReLU draws for negative numbers only: how many one row has decides what the next row draws.
     if not is_plain(model) or (type(model) is nn.RReLU and model.training):
         return None

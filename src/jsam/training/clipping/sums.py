@@ -54,7 +54,8 @@ class Factors(NamedTuple):
     @classmethod
     def of(cls, norms: Tensor, weights: Tensor, clip_norm: float) -> Factors:
         """A record whose norm is not finite counts as nothing, at the same price. Norms and weights are fp64."""
-        clipped = clip_factors(norms, clip_norm).masked_fill_((norms < torch.inf).logical_not_(), 0.0)
+        # Of an infinite norm the factor is 0; of none, and of an infinite norm not clipped, it is not a number.
+        clipped = clip_factors(norms, clip_norm).nan_to_num_(0.0)
         values = clipped * weights
         keep = (values != 0).to(torch.int64).neg_()
         if norms.is_cuda:
@@ -65,14 +66,17 @@ class Factors(NamedTuple):
 
 def runs_of(weights: Tensor, unit: float) -> list[Run]:
     """Stretches of equal weight, times `unit`. Weights of 0 go with any other, so that they change nothing."""
+    values = weights.tolist()
+    if values.count(values[0]) == len(values):
+        return [Run(0, len(values), values[0] * unit)]
     runs, start, current = [], 0, 0.0
-    for i, weight in enumerate(weights.tolist()):
+    for i, weight in enumerate(values):
         if weight not in (0.0, current):
             if current:
                 runs.append(Run(start, i, current * unit))
                 start = i
             current = weight
-    return [*runs, Run(start, len(weights), current * unit)]
+    return [*runs, Run(start, len(values), current * unit)]
 
 
 class RunningSum:
