@@ -26,7 +26,7 @@ from jsam.flower.parameters import check_trains, clipped_mean, flattened
 from jsam.training.clipping import ClippingEngine, sample_weights, sums
 from jsam.training.clipping.layers import RULES, Call
 from jsam.training.clipping.result import LARGEST_RATIO
-from jsam.training.clipping.sums import Factors, Run, RunningSum
+from jsam.training.clipping.sums import Factors, RunningSum
 from jsam.training.clipping.worker import Worker
 
 BOUND = 1 + 1e-6
@@ -111,8 +111,7 @@ def test_heavy_and_light_records_in_one_group_are_caught(monkeypatch: pytest.Mon
     right = Factors.of
 
     def careless(norms: Tensor, weights: Tensor, clip_norm: float) -> Factors:
-        factors = right(norms, weights, clip_norm)
-        return factors._replace(shares=factors.values.float(), runs=[Run(0, len(norms), 1.0)])
+        return Factors(right(norms, weights, clip_norm).values, torch.ones_like(weights), 1.0)
 
     monkeypatch.setattr(sums, "_LONG_ROW", 1)
     monkeypatch.setattr(Factors, "of", careless)

@@ -9,6 +9,7 @@ one record may move the sum.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -25,8 +26,8 @@ _PRODUCTS = LONGEST_CHAIN // 2 - 1
 # Numbers widened at a time: on a CPU what stays in a cache.
 _ENTRIES = {"cpu": 1 << 17, "cuda": 1 << 27}
 _BLOCKS = 32
-# From here on a copy in fp64 costs more than many small sums in fp32 do.
-_LONG_ROW = 1 << 12
+# Entries of a gradient from which on a copy in fp64 costs more than small sums in fp32 do.
+_LONG_ROW = 1 << 9
 
 
 class Run(NamedTuple):
@@ -37,31 +38,50 @@ class Run(NamedTuple):
     weight: float
 
 
-class Factors(NamedTuple):
+class Factors:
     """What each record is multiplied by, and which records count.
 
-    `values` (fp64) are clipping factors times weights. `shares` are clipping factors over the clipping norm in fp32:
-    with them no product is longer than 1, so fp32 has the range for it; `runs` say what these weigh. `keep` has all
-    bits set for a record that counts and none for one that counts as nothing. A factor of 0 is not enough for those:
-    0 times infinity is not a number.
+    A factor of 0 is not enough for a record that counts as nothing: 0 times infinity is not a number. So `keep` has all
+    bits set for a record that counts and none for one that does not.
     """
 
-    values: Tensor
-    shares: Tensor
-    keep: Tensor
-    runs: list[Run]
+    def __init__(self, clipped: Tensor, weights: Tensor, unit: float) -> None:
+        """`clipped` are clipping factors in fp64, 0 for records that count as nothing."""
+        self._clipped, self._weights, self._unit = clipped, weights, unit
 
     @classmethod
     def of(cls, norms: Tensor, weights: Tensor, clip_norm: float) -> Factors:
         """A record whose norm is not finite counts as nothing, at the same price. Norms and weights are fp64."""
-        # Of an infinite norm the factor is 0; of none, and of an infinite norm not clipped, it is not a number.
-        clipped = clip_factors(norms, clip_norm).nan_to_num_(0.0)
-        values = clipped * weights
-        keep = (values != 0).to(torch.int64).neg_()
-        if norms.is_cuda:
-            return cls(values, values, keep, [])
-        unit = clip_norm if math.isfinite(clip_norm) else 1.0
-        return cls(values, clipped.div_(unit).float(), keep, runs_of(weights, unit))
+        clipped = clip_factors(norms, clip_norm).masked_fill_((norms < torch.inf).logical_not_(), 0.0)
+        return cls(clipped, weights, clip_norm if math.isfinite(clip_norm) else 1.0)
+
+    @cached_property
+    def values(self) -> Tensor:
+        """Clipping factors times weights, in fp64."""
+        return self._clipped * self._weights
+
+    @cached_property
+    def keep(self) -> Tensor:
+        return self._counts.to(torch.int64).neg_()
+
+    @cached_property
+    def short_keep(self) -> Tensor:
+        """`keep` for rows in fp32, which have half as many bits."""
+        return self._counts.to(torch.int32).neg_()
+
+    @cached_property
+    def shares(self) -> Tensor:
+        """Clipping factors over the clipping norm in fp32: with them no product is longer than 1, so fp32 has the range
+        for it; `runs` say what they weigh."""
+        return (self._clipped / self._unit).float()
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        return runs_of(self._weights, self._unit)
+
+    @property
+    def _counts(self) -> Tensor:
+        return (self._clipped != 0).logical_and_(self._weights != 0)
 
 
 def runs_of(weights: Tensor, unit: float) -> list[Run]:
@@ -102,7 +122,7 @@ class RunningSum:
         rows = rows.view(-1, *rows.shape[-2:])
         pieces, n, size = rows.shape
         if self._kind == "cpu" and rows.dtype == torch.float32 and pieces * size >= _LONG_ROW:
-            rows.view(torch.int32).bitwise_and_(factors.keep.int()[:, None])
+            rows.view(torch.int32).bitwise_and_(factors.short_keep[:, None])
             for run in factors.runs:
                 self._add_run(rows, factors.shares, run)
             return
