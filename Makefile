@@ -83,6 +83,8 @@ bench: $(READY)
 	$(say) 'Timings (correctness is the business of make test)'
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks.training_cpu
+	@$(BIN)/python -m benchmarks.sums
+	@$(BIN)/python -m benchmarks.sensitivity
 	@$(BIN)/python -m benchmarks.flower_campaign
 	@$(BIN)/python -m benchmarks.flower_end_to_end
 	@$(BIN)/python -m benchmarks.reply_times

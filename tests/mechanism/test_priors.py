@@ -113,6 +113,7 @@ def test_what_is_no_prior_is_refused(prior: Any, says: str) -> None:
         ({"sensitivities": ["a", "b"]}, "must be numbers"),
         ({"sensitivities": [[0.1, 0.2]]}, "2 dimensions"),
         ({"sensitivities": [0.1, math.nan]}, "client 'b' reports nan: .* positive, finite"),
+        ({"sensitivities": [0.1, 1e-310]}, "client 'b' reports 1e-310: .* too small to compute with"),
         ({"sensitivities": [0.1, math.inf]}, "client 'b' reports inf"),
         ({"sensitivities": [0.0, 0.5]}, "client 'a' reports 0"),
         ({"sensitivities": [0.1, -0.5]}, "client 'b' reports -0.5"),

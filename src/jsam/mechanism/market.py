@@ -15,6 +15,9 @@ from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.priors import Prior, scipy_family
 from jsam.mechanism.virtual_cost import VirtualCost
 
+# Products of smaller sensitivities with an ε or a probability leave the range of full precision.
+SMALLEST = 1e-290
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Market:
@@ -44,6 +47,8 @@ class Market:
         bad = np.flatnonzero(~(np.isfinite(c) & (c > 0)))
         if len(bad):
             raise self._refused(int(bad[0]), "a sensitivity must be a positive, finite number")
+        if c.min() < SMALLEST:
+            raise self._refused(int(c.argmin()), f"a sensitivity below {SMALLEST:g} is too small to compute with")
         if isinstance(self.prior, Sequence | np.ndarray) and not isinstance(self.prior, str):
             if len(self.prior) != len(c):
                 raise InputError(f"{len(self.prior)} priors for {len(c)} clients: give one for all, or one each")

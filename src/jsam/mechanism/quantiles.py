@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray
+from jsam.mechanism.market import SMALLEST
 from jsam.mechanism.priors import UniformPrior, scipy_family
 from jsam.mechanism.virtual_cost import VirtualCost
 
@@ -36,7 +37,7 @@ class QuantileTable:
     @classmethod
     def of(cls, cost: VirtualCost) -> QuantileTable:
         """Knots so near to each other that neither F nor v moves much in between."""
-        bottom = max(cost.bottom, np.finfo(float).tiny * 1e10)  # a report of 0 has no price; the next double has
+        bottom = max(cost.bottom, SMALLEST)  # a report of 0 has no price; the next double has
         if _uniform(cost):
             z = np.array([bottom, cost.top])
             return cls(probabilities=np.array([0.0, 1.0]), reports=z, virtual_costs=cost(z), error=0.0)

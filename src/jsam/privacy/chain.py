@@ -107,7 +107,7 @@ class Chain:
         try:
             stored = json.loads(line)
             record, before = stored["record"], stored["previous"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             record, before = None, None
         if not isinstance(record, dict):
             raise ChainError(f"{self.path}, line {number} is damaged: it must be one whole record of the chain")
@@ -119,7 +119,7 @@ class Chain:
         try:
             stored = json.loads(head)
             count, last = stored["count"], stored["hash"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             count, last = None, None
         if type(count) is not int or count < 0 or not isinstance(last, str):
             raise ChainError(f"{self.head} is damaged: it must hold the count and the hash of {self.path.name}")

@@ -11,14 +11,13 @@ from jsam.mechanism.audit.accounts import total_cost
 from jsam.mechanism.audit.misreports import prior_of
 from jsam.mechanism.audit.report import Check, Violation, passed_or_violated
 from jsam.mechanism.contract import Contract
-from jsam.mechanism.market import Market
+from jsam.mechanism.market import SMALLEST, Market
 from jsam.mechanism.mechanisms.base import Mechanism
 
 FEWEST, MOST = 16, 400  # markets drawn; they cost more the larger the market is
 MARKETS_TIMES_CLIENTS = 100_000
 # Standard errors by which the markets must be over the budget: chance alone gets there once in 30,000 audits.
 CERTAIN = 4.0
-LEAST = 1e-300
 
 
 def check_budget(
@@ -65,7 +64,7 @@ def _outlay(market: Market, mechanism: Mechanism, payments: bool, rng: np.random
         bottom, top = (float(x) for x in prior.support())
         reports = np.asarray(prior.rvs(size=len(clients), random_state=rng), dtype=np.float64)
         # A sensitivity of 0 is no report, nor is one where the density vanishes at the very end of the support.
-        inside = math.nextafter(max(bottom, LEAST), math.inf), math.nextafter(top, 0.0)
+        inside = math.nextafter(max(bottom, SMALLEST), math.inf), math.nextafter(top, 0.0)
         drawn[clients] = np.clip(reports, *inside)
     contract = mechanism.plan(replace(market, sensitivities=drawn), payments=payments)
     if payments:

@@ -11,7 +11,7 @@ import numpy as np
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.audit.virtual_costs import spikes
 from jsam.mechanism.contract import Contract
-from jsam.mechanism.market import Market
+from jsam.mechanism.market import SMALLEST, Market
 from jsam.mechanism.mechanisms.base import Mechanism
 
 # Reports asked about in one call: enough to share work, few enough that a mechanism which bounds a whole batch at once
@@ -202,7 +202,7 @@ def _far_out(market: Market, client: int) -> FloatArray:
     low, high = support_for_lies(prior, float(market.sensitivities[client]))
     points = np.concatenate([high * (1 - TAILS), low * (1 + TAILS), prior.isf(TAILS), prior.ppf(TAILS)])
     # Where the density vanishes v is infinite: no report there can be answered.
-    possible = np.isfinite(prior.logpdf(points)) & (points > 0) & np.isfinite(points)
+    possible = np.isfinite(prior.logpdf(points)) & (points >= SMALLEST) & np.isfinite(points)
     return np.unique(points[possible])
 
 
