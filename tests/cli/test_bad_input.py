@@ -59,7 +59,7 @@ FILES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "different samples": ("id,sensitivity,samples\na,0.2,10\nb,0.3,20\n", ("10 to 20", "not supported yet")),
     "samples no count": ("id,sensitivity,samples\na,0.2,1.5\n", ("line 2", "client 'a'", "samples '1.5'")),
     "loss missing": ("id,sensitivity,loss\na,0.2,1\nb,0.3,\n", ("line 3", "client 'b'", "no loss")),
-    "sensitivities too small for doubles": ("id,sensitivity\na,1e-320\nb,0.5\n", ("too large for floating-point",)),
+    "too small for doubles": ("id,sensitivity\na,1e-320\nb,0.5\n", ("line 2", "client 'a'", "below 1e-290")),
 }
 
 
