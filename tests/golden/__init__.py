@@ -1,0 +1,1 @@
+"""Results that must not change unless somebody means them to: `python -m tests.golden` compares, `--store` rewrites."""
