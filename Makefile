@@ -68,7 +68,7 @@ types: $(READY)
 
 imports: $(READY)
 	$(say) 'Import contracts (import-linter)'
-	@$(BIN)/lint-imports --no-logo
+	@PYTHONPATH=. $(BIN)/lint-imports --no-logo
 
 # One BLAS thread a worker, or the workers fight over the cores.
 unit: $(READY)

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 import jsam
 from benchmarks.output import machine
-from jsam.mechanism.allocation import SortedRows, minimise
-from jsam.mechanism.budget_cache import BudgetCache
-from jsam.mechanism.budgeting import loss_weight_for_budget
-from jsam.mechanism.drawn_markets import Tables
-from jsam.mechanism.drawn_payments import DrawnPayments
+from jsam.mechanism.budget.budget_cache import BudgetCache
+from jsam.mechanism.budget.drawn_markets import Tables
+from jsam.mechanism.budget.drawn_payments import DrawnPayments
+from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
+from jsam.mechanism.families import RangeMechanism
 from jsam.mechanism.market import virtual_cost_of
-from jsam.mechanism.mechanisms import RangeMechanism
+from jsam.mechanism.solver.allocation import SortedRows, minimise
 
 PROBABILITIES = (None, 0.5, 0.95)
 CLIENTS = (2, 10, 100)

@@ -17,11 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jsam.flower.local import LocalFederation
-from jsam.flower.local_campaign import deal_out
-from jsam.flower.published import Published
-from jsam.flower.server_store import ServerStore
-from jsam.training.contracts import load_contract
+from jsam.campaign.campaign_rules import Published
+from jsam.campaign.server_store import ServerStore
+from jsam.flower.launch.deploy import deal_out
+from jsam.flower.launch.federation import LocalFederation
+from jsam.mechanism.contract_files import load_contract
 from jsam.training.environment import versions
 from jsam.training.loop import train
 from jsam.training.task import TaskSpec

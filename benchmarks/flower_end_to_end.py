@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.output import machine
-from jsam.flower.processes import started_with
+from jsam.flower.launch.processes import started_with
 
 RESULT = Path("results/benchmarks/flower-end-to-end.json")
 BAR = 90.0

@@ -24,7 +24,7 @@ import scipy.stats
 import jsam
 from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.mechanisms import RangeMechanism
+from jsam.mechanism.families import RangeMechanism
 from tests.oracles import dense_payment
 
 GAIN_BAR = 1e-6

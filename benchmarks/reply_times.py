@@ -25,14 +25,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from benchmarks.output import machine
+from jsam.campaign.campaign_rules import Published
+from jsam.campaign.client_files import write_client
+from jsam.campaign.round_request import Request
+from jsam.campaign.terms import Terms
 from jsam.flower.client_app import client_app
-from jsam.flower.client_files import write_client
 from jsam.flower.models import model_named
 from jsam.flower.parameters import flattened
-from jsam.flower.published import Published
 from jsam.flower.reply_times import ReplyTimes
-from jsam.flower.requests import Request
-from jsam.flower.terms import Terms
 
 RESULT = Path("results/benchmarks/reply-times.json")
 BAR = 0.55

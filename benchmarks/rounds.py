@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from jsam.privacy import Ledger, Release
+from jsam.runs.noise_source import SecretNoise
 from jsam.training.clipping import ClippingEngine, cross_entropy, sample_weights
 from jsam.training.clipping.per_sample import vectorised
 from jsam.training.models import build_model
-from jsam.training.noise import combined_std, round_noise
-from jsam.training.noise_source import SecretNoise
+from jsam.training.round_noise import combined_std, round_noise
 
 Run = Callable[[], object]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import jsam
-from jsam.mechanism.budgeting import loss_weight_for_budget
+from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
 from jsam.report.figures import plot_fitted_budget
 
 SEED, NUM_CLIENTS, CLIENT, BUDGET = 123, 10, 0, 1.0

@@ -19,28 +19,29 @@ TYPE_CHECKING = False  # as in typing, which takes longer to load than all of th
 if TYPE_CHECKING:
     from jsam import mechanism as mechanism
     from jsam.mechanism.audit import AuditReport, audit
-    from jsam.mechanism.budgeting import BudgetPlan, loss_weight_for_budget
+    from jsam.mechanism.budget.loss_weight import BudgetPlan, loss_weight_for_budget
     from jsam.mechanism.contract import Contract
+    from jsam.mechanism.families import BBM, FSBM, JSAM, JSAMCI, USBM, plan
     from jsam.mechanism.market import Market
-    from jsam.mechanism.mechanisms import BBM, FSBM, JSAM, JSAMCI, USBM, mechanism_named, plan
     from jsam.mechanism.priors import EmpiricalPrior, parse_prior
+    from jsam.mechanism.registry import mechanism_named
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AuditReport": "audit",
     "audit": "audit",
-    "BudgetPlan": "budgeting",
-    "loss_weight_for_budget": "budgeting",
+    "BudgetPlan": "budget.loss_weight",
+    "loss_weight_for_budget": "budget.loss_weight",
     "Contract": "contract",
     "Market": "market",
-    "BBM": "mechanisms",
-    "FSBM": "mechanisms",
-    "JSAM": "mechanisms",
-    "JSAMCI": "mechanisms",
-    "USBM": "mechanisms",
-    "mechanism_named": "mechanisms",
-    "plan": "mechanisms",
+    "BBM": "families",
+    "FSBM": "families",
+    "JSAM": "families",
+    "JSAMCI": "families",
+    "USBM": "families",
+    "mechanism_named": "registry",
+    "plan": "families",
     "EmpiricalPrior": "priors",
     "parse_prior": "priors",
 }

@@ -33,3 +33,35 @@ class ReportError(InputError):
     def __init__(self, client: int, message: str) -> None:
         super().__init__(message)
         self.client = client
+
+
+class RunFolderError(InputError):
+    """A folder that is not the run that was meant: missing, of another version, or of another configuration."""
+
+
+class TrainingStoppedError(JsamError):
+    """Training cannot go on; everything up to the named round is kept."""
+
+
+class TrainingWarning(UserWarning):
+    """A run that will work as asked, though probably not as hoped."""
+
+
+class DataError(InputError):
+    """A data set that cannot be used, or a data folder that cannot be written."""
+
+
+class MissingDataError(DataError):
+    """A data set that is in no data folder and could not be fetched."""
+
+
+class ChecksumError(DataError):
+    """A file whose content is not the published one."""
+
+
+class DownloadError(DataError):
+    """One source of a data set failed; the next one may still work."""
+
+
+class UnsafePickleError(DownloadError):
+    """A pickle that holds more than plain arrays; nothing of it was run."""

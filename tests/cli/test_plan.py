@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jsam
-from jsam.mechanism.budgeting import loss_weight_for_budget
+from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
 from tests.cli.conftest import EXAMPLE, UNIFORM, Run, WriteClients
 from tests.conftest import require
 

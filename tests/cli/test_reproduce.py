@@ -15,8 +15,8 @@ if not TYPE_CHECKING:
     require("torch", extra="train")
     require("sklearn", extra="train")
 
-from jsam.experiments.places import Places
-from tests.experiments.conftest import CHOSEN, SPEC
+from reproduction.paths import Places
+from tests.reproduction.conftest import CHOSEN, SPEC
 
 SLOW = "this trains on the CPU, where a run takes minutes on MNIST and hours on CIFAR-10"
 
@@ -28,7 +28,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     def nothing(*_: Any, **__: Any) -> Iterator[Any]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("jsam.experiments.running.run_trials", nothing)
+    monkeypatch.setattr("reproduction.running.run_trials", nothing)
     for folder, name, text in (("experiments/paper", "small.toml", SPEC), ("results/paper", "chosen.toml", CHOSEN)):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / name).write_text(text)
@@ -63,7 +63,7 @@ def test_nothing_is_said_of_a_cpu_where_it_does_not_train(
         tell("small: 2 runs to make" if device == "cuda" else "small: 2 runs are those of stored ones")
         return done
 
-    monkeypatch.setattr("jsam.experiments.running.run_specs", run_specs)
+    monkeypatch.setattr("reproduction.running.run_specs", run_specs)
     for device in ("cpu", "cuda"):
         result = run("reproduce", "run", "small", "--device", device, "--root", places.home)
         assert result.code == 0

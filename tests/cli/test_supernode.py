@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jsam.flower.client_files import ClientFiles, write_client
-from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.refusal import Reason
+from jsam.campaign.client_files import ClientFiles, write_client
+from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.refusal import Reason
 from jsam.privacy.composition import composed_epsilon
 from tests.cli.conftest import Run
 from tests.flower.books import MODEL, ask, noisy, refused

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import jsam
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.bound import gradient_norm_bound
-from jsam.mechanism.inner import best_cost
-from jsam.mechanism.quadrature import NODES, _by_envelope
-from jsam.mechanism.virtual_cost import VirtualCost
+from jsam.mechanism.pricing.virtual_cost import VirtualCost
+from jsam.mechanism.solver.closed_form import best_cost
+from jsam.mechanism.solver.quadrature import NODES, _by_envelope
 from tests.docs.blocks import ROOT
 from tests.oracles import published_algorithm_1, true_objective
 from tests.oracles.inner import least_over_cost

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jsam.flower.refusal import Reason, Refused
-from jsam.flower.requests import Request
-from jsam.flower.terms import Terms
+from jsam.campaign.refusal import Reason, Refused
+from jsam.campaign.round_request import Request
+from jsam.campaign.terms import Terms
 from jsam.privacy import Release
 
 MODEL, OTHER_MODEL = "a" * 64, "b" * 64

@@ -17,13 +17,13 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from jsam.campaign.campaign_rules import Conduct, Published
+from jsam.campaign.client_files import ClientFiles, client_folder, write_client
+from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.statement import Statement
 from jsam.flower.client_app import client_app
-from jsam.flower.client_files import ClientFiles, client_folder, write_client
-from jsam.flower.client_ledger import ClientLedger
 from jsam.flower.exchange import Exchange
-from jsam.flower.published import Conduct, Published
 from jsam.flower.server_campaign import run_campaign
-from jsam.flower.statement import Statement
 from jsam.training.data import Dataset, load_dataset
 from jsam.training.task import TaskSpec
 

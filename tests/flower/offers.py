@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from jsam.flower.terms import PublicInputs, Terms
+from jsam.campaign.terms import PublicInputs, Terms
 
 
 def public_inputs(**changes: Any) -> PublicInputs:

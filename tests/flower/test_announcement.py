@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from jsam.flower.announcement import NEEDED, Announcement
-from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.policy import Policy
-from jsam.flower.refusal import Reason, Refused
+from jsam.campaign.announcement import NEEDED, Announcement
+from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.policy import Policy
+from jsam.campaign.refusal import Reason, Refused
 from tests.flower.offers import offer, public_inputs
 
 

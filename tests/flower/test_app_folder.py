@@ -13,9 +13,9 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
+from jsam.campaign.campaign_rules import Conduct, Published, from_run_config
 from jsam.errors import InputError
-from jsam.flower.app_folder import pyproject, write_app
-from jsam.flower.published import Conduct, Published, from_run_config
+from jsam.flower.launch.app_folder import pyproject, write_app
 from tests.docs.blocks import ROOT
 
 NEEDED = {"campaign": "a", "store": "s", "clients": 3}

@@ -13,9 +13,9 @@ if not TYPE_CHECKING:
 
 from flwr.app import ConfigRecord, RecordDict
 
+from jsam.campaign.refusal import Reason
 from jsam.flower.asking import Asking
 from jsam.flower.exchange import Reply
-from jsam.flower.refusal import Reason
 
 
 class Post:

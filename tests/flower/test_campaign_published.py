@@ -11,9 +11,9 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.flower.server_store import ServerStore
-from jsam.training.publishing import publish
-from jsam.training.settlement import settle
+from jsam.campaign.server_store import ServerStore
+from jsam.runs.publishing import publish
+from jsam.runs.settlement import settle
 from tests.flower.loopback import Federation, published
 
 SENSITIVITIES = [0.15, 0.3, 0.45]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client_store import campaign_id
+from jsam.campaign.refusal import Reason, Refused
 from jsam.errors import JsamError
-from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.client_store import campaign_id
-from jsam.flower.refusal import Reason, Refused
-from jsam.privacy.files import write_atomically
+from jsam.files import write_atomically
 from tests.flower.books import MODEL, ask, noisy, refused
 from tests.flower.offers import offer
 
@@ -36,7 +36,7 @@ def test_a_full_disk_releases_nothing(ledger: ClientLedger, monkeypatch: pytest.
     ledger.answer(ask(offer(), 0), noisy, model=MODEL)
 
 
-@pytest.mark.parametrize("module", ["jsam.privacy.chain", "jsam.flower.client_journal", "jsam.flower.client_store"])
+@pytest.mark.parametrize("module", ["jsam.privacy.chain", "jsam.campaign.client_journal", "jsam.campaign.client_store"])
 def test_a_disk_that_fills_up_at_any_write_gives_out_one_value_at_most_and_counts_it(
     ledger: ClientLedger, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,7 +71,7 @@ def test_a_disk_that_fills_up_with_the_reply_leaves_the_round_spent(
         write_atomically(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("jsam.flower.client_store.write_atomically", full)
+        patch.setattr("jsam.campaign.client_store.write_atomically", full)
         assert refused(lambda: ledger.answer(ask(offer(), 0), noisy, model=MODEL)) is Reason.LEDGER_FAILED
     assert ledger.statement()[0].participations == 1
     ledger.answer(ask(offer(), 0), noisy, model=MODEL)
@@ -90,7 +90,7 @@ def test_the_whole_path_to_the_books_is_flushed_before_the_terms_are_accepted(
             assert flushed >= {made, made.parent, tmp_path / "books", tmp_path}
         write_atomically(path, data)
 
-    monkeypatch.setattr("jsam.flower.client_journal.sync_folder", flushed.add)
-    monkeypatch.setattr("jsam.flower.client_journal.write_atomically", write)
+    monkeypatch.setattr("jsam.campaign.client_journal.sync_folder", flushed.add)
+    monkeypatch.setattr("jsam.campaign.client_journal.write_atomically", write)
     ClientLedger(tmp_path / "books").accept(offer())
     assert flushed

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jsam.campaign.client_files import SIMULATED_CLIENTS, ClientFiles, client_folder, write_client
 from jsam.errors import InputError
-from jsam.flower.client_files import SIMULATED_CLIENTS, ClientFiles, client_folder, write_client
 
 
 @pytest.fixture

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsam.flower.client_journal import Journal
-from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.client_store import CampaignStore
-from jsam.flower.policy import Policy
-from jsam.flower.refusal import Reason, Refused
-from jsam.flower.requests import Request
-from jsam.flower.statement import Total
-from jsam.flower.terms import Terms
+from jsam.campaign.client_journal import Journal
+from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client_store import CampaignStore
+from jsam.campaign.policy import Policy
+from jsam.campaign.refusal import Reason, Refused
+from jsam.campaign.round_request import Request
+from jsam.campaign.statement import Total
+from jsam.campaign.terms import Terms
 from jsam.privacy import Release, check_contract
 from tests.flower.books import MODEL, ask, contents, noisy, refused
 from tests.flower.offers import forged, offer, public_inputs

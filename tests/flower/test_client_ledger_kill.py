@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.requests import Request
+from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.round_request import Request
 from jsam.privacy import Release
 from tests.flower.offers import offer
 from tests.soak.client_ledger_kills import soak

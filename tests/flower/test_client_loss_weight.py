@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from jsam.flower.apart import check_loss_weight_apart
-from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.policy import Policy
-from jsam.flower.refusal import Refused
-from jsam.flower.verification import Status
-from jsam.mechanism.budget_cache import BudgetCache
-from jsam.mechanism.budgeting import loss_weight_for_budget
-from jsam.mechanism.mechanisms import mechanism_named
+from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.policy import Policy
+from jsam.campaign.refusal import Refused
+from jsam.campaign.sandboxed_check import check_loss_weight_apart
+from jsam.campaign.verification import Status
+from jsam.mechanism.budget.budget_cache import BudgetCache
+from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
 from jsam.mechanism.priors import parse_prior
+from jsam.mechanism.registry import mechanism_named
 from tests.flower.offers import offer, public_inputs
 
 BUDGET = 10.0
@@ -63,7 +63,7 @@ def test_it_is_computed_once_for_an_offer(tmp_path: Path, right: float, monkeypa
         calls.append(terms)
         return check_loss_weight_apart(terms)
 
-    monkeypatch.setattr("jsam.flower.client_ledger.check_loss_weight_apart", counted)
+    monkeypatch.setattr("jsam.campaign.client_ledger.check_loss_weight_apart", counted)
     for weight in (right * 1.1, right):
         terms = offer(public=public_inputs(budget=BUDGET, loss_weight=weight))
         for _ in range(3):

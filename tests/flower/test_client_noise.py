@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from jsam.campaign.client_noise import fresh_noise
 from jsam.errors import InputError
-from jsam.flower.noise import fresh_noise
 
 SIZE = 200_000
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from jsam.flower.client_ledger import OFFERS_JUDGED, ClientLedger
-from jsam.flower.policy import Policy
-from jsam.flower.refusal import Reason, Refused
-from jsam.flower.statement import Total
-from jsam.flower.terms import Terms
+from jsam.campaign.client_ledger import OFFERS_JUDGED, ClientLedger
+from jsam.campaign.policy import Policy
+from jsam.campaign.refusal import Reason, Refused
+from jsam.campaign.statement import Total
+from jsam.campaign.terms import Terms
 from tests.flower.books import MODEL, ask, contents, noisy, refused
 from tests.flower.offers import forged, offer
 from tests.flower.test_announcement import published

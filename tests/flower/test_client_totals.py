@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.policy import Policy
-from jsam.flower.refusal import Reason, Refused
-from jsam.flower.statement import Total
+from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.policy import Policy
+from jsam.campaign.refusal import Reason, Refused
+from jsam.campaign.statement import Total
 from jsam.privacy.composition import composed_epsilon
 from tests.flower.books import MODEL, ask, noisy, refused
 from tests.flower.offers import offer

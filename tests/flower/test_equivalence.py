@@ -15,14 +15,14 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
+from jsam.campaign.server_store import ServerStore
 from jsam.flower import server_campaign
-from jsam.flower.server_store import ServerStore
+from jsam.mechanism.contract_files import load_contract
 from jsam.privacy import read_ledger
+from jsam.runs.run_folder import RunFolder
+from jsam.runs.settlement import settle
 from jsam.training import loop
-from jsam.training.contracts import load_contract
 from jsam.training.loop import train
-from jsam.training.records import RunFolder
-from jsam.training.settlement import settle
 from tests.flower.loopback import Federation, no_noise, published
 
 SENSITIVITIES = [0.15, 0.3, 0.45, 0.6, 0.8]

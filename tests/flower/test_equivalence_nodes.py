@@ -15,12 +15,12 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.flower.local import LocalFederation
-from jsam.flower.local_campaign import deal_out
-from jsam.flower.server_store import ServerStore
+from jsam.campaign.server_store import ServerStore
+from jsam.flower.launch.deploy import deal_out
+from jsam.flower.launch.federation import LocalFederation
+from jsam.mechanism.contract_files import load_contract
 from jsam.privacy import read_ledger
 from jsam.training import loop
-from jsam.training.contracts import load_contract
 from jsam.training.task import TaskSpec
 from tests.flower.loopback import published
 

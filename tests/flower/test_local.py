@@ -18,8 +18,8 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.flower import processes
-from jsam.flower.processes import Child, group_alive, quiet_environment, stop_all
+from jsam.flower.launch import processes
+from jsam.flower.launch.processes import Child, group_alive, quiet_environment, stop_all
 from jsam.privacy import read_ledger
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")

@@ -18,14 +18,15 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
+from jsam.campaign.campaign_rules import Conduct
 from jsam.cli import main
 from jsam.errors import InputError, JsamError
-from jsam.flower import local, local_campaign
 from jsam.flower.client_app import app
-from jsam.flower.local import LocalFederation, RunStatus
-from jsam.flower.local_campaign import longest, run_local
-from jsam.flower.processes import Child, ProcessError, _dying_with
-from jsam.flower.published import Conduct
+from jsam.flower.launch import deploy as local_campaign
+from jsam.flower.launch import federation as local
+from jsam.flower.launch.deploy import longest, run_local
+from jsam.flower.launch.federation import LocalFederation, RunStatus
+from jsam.flower.launch.processes import Child, ProcessError, _dying_with
 from jsam.flower.server_campaign import run_campaign
 from tests.flower.loopback import FAST, LoopbackGrid, published
 

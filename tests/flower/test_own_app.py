@@ -18,12 +18,12 @@ if not TYPE_CHECKING:
 
 from flwr.supernode.runtime import run_clientapp as runtime
 
+from jsam.campaign.client_files import write_client
 from jsam.cli import main
 from jsam.errors import InputError, NotSupportedError
-from jsam.flower import own_app
 from jsam.flower.client_app import deployed as app
-from jsam.flower.client_files import write_client
-from jsam.flower.supernode import become_supernode
+from jsam.flower.launch import clientapp_launcher as own_app
+from jsam.flower.launch.supernode import become_supernode
 
 
 def test_flower_loads_what_the_client_chose_and_unpacks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,15 @@ def test_what_serves_a_supernode_ends_with_it_even_if_that_was_gone_first(tmp_pa
     gone.wait()
     folder = tmp_path / "programs"
     folder.mkdir()
-    command = [sys.executable, "-P", "-m", "jsam.flower.own_app", "--serve", own_app.OWN_APP, str(folder)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "jsam.flower.launch.clientapp_launcher",
+        "--serve",
+        own_app.OWN_APP,
+        str(folder),
+    ]
     assert subprocess.run([*command, str(gone.pid)], check=False, timeout=60).returncode == 0
     assert not folder.exists()
 

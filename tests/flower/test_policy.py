@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from jsam.campaign.policy import Policy
+from jsam.campaign.statement import NOTHING, Total
 from jsam.errors import InputError
-from jsam.flower.policy import Policy
-from jsam.flower.statement import NOTHING, Total
 from jsam.privacy.composition import composed_epsilon
 from tests.flower.offers import offer
 

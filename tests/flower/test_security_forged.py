@@ -18,11 +18,11 @@ if not TYPE_CHECKING:
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from jsam.flower.requests import Request
+from jsam.campaign.round_request import Request
+from jsam.campaign.server_store import ServerStore
+from jsam.campaign.terms import Terms
 from jsam.flower.rounds import Ask
 from jsam.flower.server_campaign import CampaignStoppedError
-from jsam.flower.server_store import ServerStore
-from jsam.flower.terms import Terms
 from tests.flower.loopback import Federation, published
 
 RULES = published(rounds=4, per_round=3)

@@ -15,10 +15,10 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.flower.client_files import write_client
-from jsam.flower.identity import Certificates
-from jsam.flower.local import LocalFederation
-from jsam.flower.processes import Child
+from jsam.campaign.client_files import write_client
+from jsam.campaign.identity import Certificates
+from jsam.flower.launch.federation import LocalFederation
+from jsam.flower.launch.processes import Child
 
 
 def _until(ready: object, *, seconds: float = 90.0) -> bool:

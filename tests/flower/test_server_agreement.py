@@ -16,13 +16,13 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
+from jsam.campaign.campaign_rules import Published
+from jsam.campaign.identity import Certificates
+from jsam.campaign.server_store import ServerStore
+from jsam.errors import MissingDataError
 from jsam.flower.elicitation import MOST_QUESTIONS, NobodyLeftError
-from jsam.flower.identity import Certificates
-from jsam.flower.published import Published
 from jsam.flower.server_campaign import CampaignStoppedError
-from jsam.flower.server_store import ServerStore
-from jsam.training.contracts import load_contract
-from jsam.training.data.errors import MissingDataError
+from jsam.mechanism.contract_files import load_contract
 from tests.flower.loopback import Federation, no_noise, published
 
 

@@ -20,14 +20,14 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
+from jsam.campaign import server_store
+from jsam.campaign.server_store import ServerStore
 from jsam.cli import main
 from jsam.errors import JsamError
-from jsam.flower import server_store
 from jsam.flower.agreement import withdraw
 from jsam.flower.parameters import flattened, initial_model
 from jsam.flower.roster import Roster
 from jsam.flower.server_campaign import CampaignStoppedError
-from jsam.flower.server_store import ServerStore
 from jsam.privacy import Ledger
 from tests.flower.loopback import Federation, no_noise, published
 

@@ -16,15 +16,15 @@ if not TYPE_CHECKING:
     require("flwr", extra="flower")
     require("ray", extra="flower")
 
-from jsam.flower.app_folder import write_app
-from jsam.flower.client_files import ClientFiles
-from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.local import LocalFederation
-from jsam.flower.local_campaign import deal_out
-from jsam.flower.published import Published
-from jsam.flower.server_store import ServerStore
+from jsam.campaign.campaign_rules import Published
+from jsam.campaign.client_files import ClientFiles
+from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.server_store import ServerStore
+from jsam.flower.launch.app_folder import write_app
+from jsam.flower.launch.deploy import deal_out
+from jsam.flower.launch.federation import LocalFederation
+from jsam.mechanism.contract_files import load_contract
 from jsam.training import loop
-from jsam.training.contracts import load_contract
 from jsam.training.task import TaskSpec
 from tests.flower.loopback import published
 

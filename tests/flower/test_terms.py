@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jsam.campaign.statement import NOTHING, Total
+from jsam.campaign.terms import PublicInputs, Terms
 from jsam.errors import InputError
-from jsam.flower.statement import NOTHING, Total
-from jsam.flower.terms import PublicInputs, Terms
 from jsam.privacy import noise_multiplier, spent_epsilons, spent_mus
 from tests.flower.offers import forged, offer, public_inputs
 

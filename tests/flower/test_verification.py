@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jsam.campaign.terms import Terms
+from jsam.campaign.verification import Status, check_loss_weight, verify
 from jsam.errors import InputError
-from jsam.flower.terms import Terms
-from jsam.flower.verification import Status, check_loss_weight, verify
-from jsam.mechanism.budgeting import loss_weight_for_budget
-from jsam.mechanism.mechanisms import mechanism_named
+from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
 from jsam.mechanism.priors import parse_prior
+from jsam.mechanism.registry import mechanism_named
 from jsam.privacy import spent_epsilons_pld
 from tests.conftest import require
 from tests.flower.offers import forged, offer, public_inputs

@@ -15,9 +15,9 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
+from jsam.campaign.campaign_rules import Published
+from jsam.campaign.statement import Total
 from jsam.flower.elicitation import NobodyLeftError
-from jsam.flower.published import Published
-from jsam.flower.statement import Total
 from tests.flower.loopback import Federation, published
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 import jsam
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.mechanisms import RangeMechanism, Responses
-from jsam.mechanism.mechanisms.base import Replanning
+from jsam.mechanism.families import RangeMechanism, Responses
+from jsam.mechanism.families.base import Replanning
 from tests.oracles import best_epsilons
 
 Progress = Callable[[int], None]

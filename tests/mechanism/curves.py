@@ -9,8 +9,8 @@ import numpy as np
 
 import jsam
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.allocation import SortedRows, budgets, minimise, probs_at
-from jsam.mechanism.mechanisms import RangeMechanism
+from jsam.mechanism.families import RangeMechanism
+from jsam.mechanism.solver.allocation import SortedRows, budgets, minimise, probs_at
 
 Curve = Callable[[FloatArray], FloatArray]
 ROWS = 2048

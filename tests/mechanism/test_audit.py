@@ -14,7 +14,7 @@ import jsam
 from jsam.errors import InputError
 from jsam.mechanism.audit import AuditReport, audit
 from jsam.mechanism.audit.choice import audited_clients
-from jsam.mechanism.mechanisms import Mechanism
+from jsam.mechanism.families import Mechanism
 from tests.mechanism import broken
 
 REPORTS = [0.15, 0.3, 0.42, 0.55, 0.9]

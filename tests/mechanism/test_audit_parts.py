@@ -10,9 +10,9 @@ import scipy.stats
 
 import jsam
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.audit.accounts import check_accounts, check_feasibility, check_rationality, loss_bound
-from jsam.mechanism.audit.area import Area, Curve, myerson_payment
+from jsam.mechanism.audit.contract_checks import check_accounts, check_feasibility, check_rationality, loss_bound
 from jsam.mechanism.audit.misreports import support_for_lies
+from jsam.mechanism.audit.payment_integral import Area, Curve, myerson_payment
 from jsam.mechanism.audit.search import Problem, least_objective
 from tests.mechanism.broken import PaysUnderCost
 from tests.oracles import brute_force, brute_force_joint, values, values_capped

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import scipy.stats
 
-from jsam.mechanism.binomial import at_most, least_draws, lower_bound, most_failures
+from jsam.mechanism.budget.binomial import at_most, least_draws, lower_bound, most_failures
 
 
 @pytest.mark.parametrize(("failures", "draws", "chance"), [(0, 1, 0.5), (3, 40, 0.05), (1900, 4096, 0.5), (5, 5, 0.1)])

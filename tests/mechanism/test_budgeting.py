@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 import jsam
 from jsam.errors import InputError
-from jsam.mechanism.budget_cache import BudgetCache
-from jsam.mechanism.budgeting import loss_weight_fits_budget, loss_weight_for_budget
-from jsam.mechanism.mechanisms import RangeMechanism
+from jsam.mechanism.budget.budget_cache import BudgetCache
+from jsam.mechanism.budget.loss_weight import loss_weight_fits_budget, loss_weight_for_budget
+from jsam.mechanism.families import RangeMechanism
 
 NOTHING_KEPT = BudgetCache(None)
 UNIFORM = scipy.stats.uniform(0, 1)
@@ -229,7 +229,7 @@ def test_with_a_probability_the_search_is_repeated() -> None:
 def test_a_loss_weight_that_is_remembered_needs_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"prior": UNIFORM, "num_clients": 3, "draws": 50, "cache": BudgetCache(tmp_path)}
     found = loss_weight_for_budget(MECHANISMS[4], 2.0, **options).loss_weight
-    monkeypatch.setattr("jsam.mechanism.budgeting.CostSample", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr("jsam.mechanism.budget.loss_weight.CostSample", lambda *_: pytest.fail("computed"))
     for factor in (1.0, 1.001):
         assert loss_weight_fits_budget(MECHANISMS[4], 2.0, found * factor, **options) is (factor == 1.0)
 

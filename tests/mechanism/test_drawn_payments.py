@@ -10,9 +10,9 @@ import pytest
 import scipy.stats
 
 import jsam
-from jsam.mechanism.drawn_markets import Tables
-from jsam.mechanism.drawn_payments import DrawnPayments
-from jsam.mechanism.mechanisms import RangeMechanism
+from jsam.mechanism.budget.drawn_markets import Tables
+from jsam.mechanism.budget.drawn_payments import DrawnPayments
+from jsam.mechanism.families import RangeMechanism
 
 BETA = scipy.stats.beta(2, 5)
 STEPS = scipy.stats.rv_histogram((np.array([2.0, 5.0, 1.0]), np.array([0.1, 0.2, 0.4, 1.0])), density=False)

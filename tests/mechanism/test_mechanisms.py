@@ -13,9 +13,10 @@ import scipy.stats
 import jsam
 from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.mechanisms import RangeMechanism, mechanism_names
-from jsam.mechanism.mechanisms.fsbm import check_size
-from jsam.mechanism.profiles import Profiles
+from jsam.mechanism.families import RangeMechanism
+from jsam.mechanism.families.fsbm import check_size
+from jsam.mechanism.registry import mechanism_names
+from jsam.mechanism.solver.profiles import Profiles
 from tests.mechanism.curves import replanned
 from tests.oracles import best_epsilons, dense_payment, published_algorithm_1, true_objective
 

@@ -12,9 +12,9 @@ import scipy.stats
 import jsam
 from jsam.errors import DivergentPaymentError
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.mechanisms import RangeMechanism
-from jsam.mechanism.own_report import Ordered, OwnReport
-from jsam.mechanism.payments import rents
+from jsam.mechanism.families import RangeMechanism
+from jsam.mechanism.solver.payments import rents
+from jsam.mechanism.solver.response import Ordered, OwnReport
 from tests.mechanism.curves import Curve, Mixture, replanned
 from tests.oracles import brute_force, dense_payment, exact_curve
 

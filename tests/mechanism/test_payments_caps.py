@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 import jsam
-from jsam.mechanism.mechanisms import RangeMechanism
+from jsam.mechanism.families import RangeMechanism
 from tests.mechanism.curves import replanned
 from tests.mechanism.test_payments import IRREGULAR, drawn, error_bounds
 from tests.oracles import dense_payment

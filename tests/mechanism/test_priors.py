@@ -17,8 +17,8 @@ import jsam
 from jsam.errors import InputError, NotSupportedError, ReportError
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.market import virtual_cost_of
+from jsam.mechanism.pricing.virtual_cost import VirtualCost
 from jsam.mechanism.priors import UniformPrior, read_reports, scipy_family
-from jsam.mechanism.virtual_cost import VirtualCost
 from tests.mechanism.curves import Mixture
 
 PAST = np.random.default_rng(0).lognormal(-1.0, 0.6, 80)

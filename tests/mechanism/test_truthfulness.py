@@ -13,7 +13,7 @@ import scipy.stats
 
 import jsam
 from jsam.mechanism.audit import Probe, probe
-from jsam.mechanism.mechanisms import Mechanism
+from jsam.mechanism.families import Mechanism
 from tests.mechanism import broken
 
 GAIN = 1e-6

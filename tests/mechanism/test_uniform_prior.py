@@ -10,8 +10,8 @@ import scipy.stats
 
 import jsam
 from jsam.errors import InputError
-from jsam.mechanism.budget_cache import BudgetCache
-from jsam.mechanism.budgeting import loss_weight_for_budget
+from jsam.mechanism.budget.budget_cache import BudgetCache
+from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
 from jsam.mechanism.priors import UniformPrior
 
 OURS, SCIPYS = UniformPrior(bottom=0.5, top=2.0), scipy.stats.uniform(0.5, 1.5)

@@ -12,7 +12,7 @@ import pytest
 
 from jsam.errors import InputError
 from jsam.privacy import Client, Release, Schedule, gdp_mu, noise_multiplier
-from jsam.privacy.demands import MOST_ABOVE, Demands, differences, needed_mus
+from jsam.privacy.expected_releases import MOST_ABOVE, Demands, differences, needed_mus
 from jsam.privacy.gaussian import CALIBRATION_MARGIN
 
 EPSILONS = np.array([0.3, 2.0, 7.0, 0.01])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jsam.privacy import files
-from jsam.privacy.files import make_folder
+from jsam import files
+from jsam.files import make_folder
 
 
 def test_every_folder_on_the_way_is_flushed_after_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

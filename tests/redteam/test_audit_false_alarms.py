@@ -7,8 +7,8 @@ import pytest
 import scipy.stats
 
 import jsam
-from jsam.mechanism.audit.area import CLOSER_SHARE, myerson_payment
 from jsam.mechanism.audit.misreports import ask
+from jsam.mechanism.audit.payment_integral import CLOSER_SHARE, myerson_payment
 
 # v has small jumps: the spikes end at the second to fourth pair of edges.
 SPIKY = scipy.stats.rv_histogram(

@@ -11,8 +11,8 @@ import scipy.stats
 
 import jsam
 from benchmarks.budgets import FreshMarkets
-from jsam.mechanism.budget_cache import BudgetCache
-from jsam.mechanism.budgeting import loss_weight_for_budget
+from jsam.mechanism.budget.budget_cache import BudgetCache
+from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
 
 RULE = jsam.JSAM(loss_weight=1.0)
 BETA = scipy.stats.beta(2, 5)

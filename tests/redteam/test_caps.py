@@ -13,8 +13,8 @@ import scipy.stats
 import jsam
 from jsam.errors import DivergentPaymentError
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.mechanisms import RangeMechanism
-from jsam.mechanism.mechanisms.base import Mechanism, Replanning
+from jsam.mechanism.families import RangeMechanism
+from jsam.mechanism.families.base import Mechanism, Replanning
 from tests.mechanism.curves import replanned
 from tests.mechanism.test_payments import IRREGULAR
 from tests.oracles import brute_force, dense_payment

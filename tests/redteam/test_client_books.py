@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from jsam.campaign.client_journal import CHAIN, HEAD, adopt
+from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client_store import campaign_id
+from jsam.campaign.policy import Policy
+from jsam.campaign.refusal import Reason, Refused
 from jsam.errors import InputError, JsamError
-from jsam.flower.client_journal import CHAIN, HEAD, adopt
-from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.client_store import campaign_id
-from jsam.flower.policy import Policy
-from jsam.flower.refusal import Reason, Refused
 from jsam.privacy.chain import Chain, ChainError
 from tests.flower.books import MODEL, ask, contents, noisy, refused
 from tests.flower.offers import offer

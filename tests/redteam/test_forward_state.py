@@ -26,7 +26,7 @@ from tests.training.small import small_contract, small_settings, small_task
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::jsam.training.clipping.SlowPathWarning"),
-    pytest.mark.filterwarnings("ignore::jsam.training.errors.TrainingWarning"),
+    pytest.mark.filterwarnings("ignore::jsam.errors.TrainingWarning"),
 ]
 FEATURES = 4
 

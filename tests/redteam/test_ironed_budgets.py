@@ -10,11 +10,11 @@ import pytest
 import scipy.stats
 
 import jsam
-from jsam.mechanism.budget_cache import BudgetCache
-from jsam.mechanism.budgeting import _Problem
-from jsam.mechanism.drawn_markets import Tables
-from jsam.mechanism.quantiles import QuantileTable
-from jsam.mechanism.virtual_cost import VirtualCost
+from jsam.mechanism.budget.budget_cache import BudgetCache
+from jsam.mechanism.budget.drawn_markets import Tables
+from jsam.mechanism.budget.loss_weight import _Problem
+from jsam.mechanism.budget.quantiles import QuantileTable
+from jsam.mechanism.pricing.virtual_cost import VirtualCost
 
 
 def histogram(masses: list[float], edges: list[float]) -> Any:

@@ -14,10 +14,10 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
+from jsam.campaign.identity import Certificates
 from jsam.errors import InputError
 from jsam.flower.answers import Flaw
 from jsam.flower.elicitation import NobodyLeftError
-from jsam.flower.identity import Certificates
 from tests.flower.loopback import Federation, published
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 else:
     torch = require("torch", extra="train")
 
-from jsam.training.noise import round_noise
-from jsam.training.noise_source import SecretNoise
+from jsam.runs.noise_source import SecretNoise
+from jsam.training.round_noise import round_noise
 
 SIZE, RECORDS, STD = 100_000, 100, 0.05
 

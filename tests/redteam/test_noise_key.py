@@ -31,19 +31,19 @@ else:
     require("dp_accounting", extra="train")
 
 from jsam.errors import JsamError
-from jsam.experiments.config import RunConfig
-from jsam.experiments.running import settings_of
 from jsam.privacy import derived_seed, generator, keyed_bytes, read_ledger
+from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_source import NoiseSource, SecretNoise, SeededNoise
 from jsam.training.loop import resume, train
 from jsam.training.models import build_model
-from jsam.training.noise import combined_std
-from jsam.training.noise_source import NoiseSource, SecretNoise, SeededNoise
-from jsam.training.preparation import Preparation
 from jsam.training.queueing import round_inputs
+from jsam.training.round_noise import combined_std
 from jsam.training.trials import Trial, run_trials
+from reproduction.config import RunConfig
+from reproduction.running import settings_of
 from tests.training.small import contents, run, small_contract, small_settings, small_task
 
-pytestmark = pytest.mark.filterwarnings("ignore::jsam.training.errors.TrainingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::jsam.errors.TrainingWarning")
 
 ONE_ROUND = [
     "--dataset", "digits", "--clients", "8", "--loss-weight", "50", "--max-epsilon", "1", "--rounds", "1",
@@ -270,8 +270,8 @@ def as_before_there_were_keys(folder: Path) -> None:
             summary = json.loads((folder / "summary.json").read_text())
             summary.pop(name)
             (folder / "summary.json").write_text(json.dumps(summary))
-    from jsam.training.records import RunFolder
-    from jsam.training.tracking import fingerprint_of
+    from jsam.runs.run_folder import RunFolder
+    from jsam.runs.run_integrity import fingerprint_of
 
     checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)
     torch.save(checkpoint | {"fingerprint": fingerprint_of(config, RunFolder(folder))}, folder / "checkpoint.pt")

@@ -15,9 +15,9 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.refusal import Reason
-from jsam.flower.terms import PAID_BY_DRAWS, Terms
+from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.refusal import Reason
+from jsam.campaign.terms import PAID_BY_DRAWS, Terms
 from jsam.privacy import spent_epsilons
 from tests.flower.books import MODEL, ask, noisy, refused
 from tests.flower.offers import forged, offer, public_inputs

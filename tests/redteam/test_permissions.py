@@ -20,19 +20,19 @@ if not TYPE_CHECKING:
 if os.name != "posix":
     pytest.skip("this system has no such rights", allow_module_level=True)
 
+from jsam.campaign import client_store
+from jsam.campaign.client_files import ClientFiles, write_client
+from jsam.campaign.client_journal import Journal
+from jsam.campaign.identity import Certificates
+from jsam.campaign.refusal import Refused
+from jsam.campaign.server_store import ServerStore
 from jsam.cli import main
 from jsam.errors import InputError, JsamError
-from jsam.flower import client_store
-from jsam.flower.client_files import ClientFiles, write_client
-from jsam.flower.client_journal import Journal
-from jsam.flower.identity import Certificates
-from jsam.flower.local import LocalFederation
-from jsam.flower.processes import Child, quiet_environment
-from jsam.flower.refusal import Refused
-from jsam.flower.server_store import ServerStore
-from jsam.flower.supernode import become_supernode
+from jsam.files import keep_private, make_folder, sync_folder, write_atomically
+from jsam.flower.launch.federation import LocalFederation
+from jsam.flower.launch.processes import Child, quiet_environment
+from jsam.flower.launch.supernode import become_supernode
 from jsam.privacy import Ledger
-from jsam.privacy.files import keep_private, make_folder, sync_folder, write_atomically
 from tests.flower.loopback import Federation, published
 
 ANOTHER = 12345

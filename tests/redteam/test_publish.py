@@ -25,12 +25,12 @@ else:
 
 from jsam.errors import JsamError
 from jsam.privacy import read_ledger, spent_epsilons
+from jsam.runs.publishing import files_of, publish
+from jsam.runs.settlement import settle
 from jsam.training.loop import train
-from jsam.training.publishing import files_of, publish
-from jsam.training.settlement import settle
 from tests.training.small import contents, run, small_contract, small_settings, small_task
 
-pytestmark = pytest.mark.filterwarnings("ignore::jsam.training.errors.TrainingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::jsam.errors.TrainingWarning")
 
 FROM_RECORDS = (
     "train_loss", "share_clipped", "mean_sample_norm", "gradient_norm", "noise_norm", "noise_to_signal",

@@ -269,7 +269,7 @@ class Bag(nn.Module):
         return scores
 
 
-@pytest.mark.filterwarnings("ignore::jsam.training.errors.TrainingWarning")
+@pytest.mark.filterwarnings("ignore::jsam.errors.TrainingWarning")
 @pytest.mark.parametrize("what", ["token", "label"])
 def test_the_simulator_refuses_such_a_record_before_it_writes_anything(what: str, tmp_path: Path) -> None:
     task = small_task(model=Bag() if what == "token" else None)

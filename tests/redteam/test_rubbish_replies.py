@@ -20,16 +20,16 @@ if not TYPE_CHECKING:
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.clientapp import ClientApp
 
+from jsam.campaign.client_files import write_client
+from jsam.campaign.names import is_name
+from jsam.campaign.server_store import ServerStore
+from jsam.campaign.terms import Terms
 from jsam.errors import InputError
 from jsam.flower.answers import Flaw, UnusableError, check_release
-from jsam.flower.client_files import write_client
-from jsam.flower.names import is_name
 from jsam.flower.server_campaign import CampaignStoppedError
-from jsam.flower.server_store import ServerStore
-from jsam.flower.terms import Terms
+from jsam.mechanism.contract_files import load_contract
 from jsam.privacy import Adjacency, Release
-from jsam.training.contracts import load_contract
-from jsam.training.records import write_json
+from jsam.runs.run_folder import write_json
 from tests.flower.loopback import Federation, LoopbackGrid, published
 from tests.redteam.evil import Made, evil_client
 

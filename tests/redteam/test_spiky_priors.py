@@ -15,8 +15,8 @@ import jsam
 from benchmarks.misreports import GAIN_BAR, Found, SpikedMixture, random_case, search
 from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.histogram import histogram_cost
-from jsam.mechanism.virtual_cost import VirtualCost
+from jsam.mechanism.pricing.histogram import histogram_cost
+from jsam.mechanism.pricing.virtual_cost import VirtualCost
 
 START, WIDTH, MASS = 0.261, 1e-7, 1e-4
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.policy import Policy
-from jsam.flower.refusal import Refused
-from jsam.flower.statement import Total
+from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.policy import Policy
+from jsam.campaign.refusal import Refused
+from jsam.campaign.statement import Total
 from jsam.privacy import Release, epsilon_of, gdp_mu
 from jsam.privacy.accounting import PLD_TOLERANCE
 from jsam.privacy.composition import composed_epsilon, composed_mu

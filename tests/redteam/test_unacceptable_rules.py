@@ -13,9 +13,9 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.policy import Policy
-from jsam.flower.refusal import Reason
+from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.policy import Policy
+from jsam.campaign.refusal import Reason
 from tests.flower.books import MODEL, ask, contents, noisy, refused
 from tests.flower.offers import offer, public_inputs
 from tests.flower.test_announcement import published
@@ -70,7 +70,7 @@ def test_a_name_that_cannot_be_shown_is_refused_at_the_first_word(name: str, ser
 
 
 def test_a_prior_that_takes_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("jsam.flower.apart.prior_support_apart.__kwdefaults__", {"seconds": 0.01})
+    monkeypatch.setattr("jsam.campaign.sandboxed_check.prior_support_apart.__kwdefaults__", {"seconds": 0.01})
     ledger = ClientLedger(tmp_path)
     assert refused(lambda: ledger.hear(published(prior="levy_stable:1.5,0.5"))) is Reason.RULES_UNREADABLE
 

@@ -18,10 +18,10 @@ if not TYPE_CHECKING:
 from jsam.errors import InputError
 from jsam.report.comparison_html import write_comparison_page
 from jsam.report.run_html import write_run_page
-from jsam.training.settlement import settle
+from jsam.runs.settlement import settle
 from tests.training.small import run, small_contract
 
-pytestmark = pytest.mark.filterwarnings("ignore::jsam.training.errors.TrainingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::jsam.errors.TrainingWarning")
 
 NAMES = ("<script>alert(1)</script>", "b&c", 'd"e', "f", "g", "h")
 

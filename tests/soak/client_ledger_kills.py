@@ -20,10 +20,10 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.noise import fresh_noise
-from jsam.flower.requests import Request
-from jsam.flower.terms import PublicInputs, Terms
+from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client_noise import fresh_noise
+from jsam.campaign.round_request import Request
+from jsam.campaign.terms import PublicInputs, Terms
 from jsam.privacy import Release, check_contract, read_ledger
 
 RESULT = Path("results/soak/client-ledger-kills.json")

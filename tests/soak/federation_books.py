@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from jsam.flower.client_files import ClientFiles
-from jsam.flower.client_ledger import ClientLedger
-from jsam.flower.client_store import campaign_id
-from jsam.flower.local import LocalFederation
-from jsam.flower.published import Published
-from jsam.flower.server_store import ServerStore
+from jsam.campaign.campaign_rules import Published
+from jsam.campaign.client_files import ClientFiles
+from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client_store import campaign_id
+from jsam.campaign.server_store import ServerStore
+from jsam.flower.launch.federation import LocalFederation
 from jsam.privacy import check_contract, read_ledger
 
 VIOLATIONS = (

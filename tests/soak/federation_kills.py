@@ -26,13 +26,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from jsam.flower.app_folder import write_app
-from jsam.flower.identity import Certificates
-from jsam.flower.local import LocalFederation
-from jsam.flower.local_campaign import deal_out
-from jsam.flower.processes import started_with
-from jsam.flower.published import Published
-from jsam.flower.server_store import ServerStore
+from jsam.campaign.campaign_rules import Published
+from jsam.campaign.identity import Certificates
+from jsam.campaign.server_store import ServerStore
+from jsam.flower.launch.app_folder import write_app
+from jsam.flower.launch.deploy import deal_out
+from jsam.flower.launch.federation import LocalFederation
+from jsam.flower.launch.processes import started_with
 from tests.soak.federation_books import VIOLATIONS, Books
 from tests.soak.federation_nodes import KINDS, Nodes
 

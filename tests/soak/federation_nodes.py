@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jsam.flower.client_files import ClientFiles
-from jsam.flower.client_store import campaign_id
-from jsam.flower.local import LocalFederation
-from jsam.flower.processes import Child
+from jsam.campaign.client_files import ClientFiles
+from jsam.campaign.client_store import campaign_id
+from jsam.flower.launch.federation import LocalFederation
+from jsam.flower.launch.processes import Child
 
 NODE, NODE_ANSWERING, ANSWERING = KINDS = ("node", "node while answering", "answering process")
 # Flower takes about a minute to notice that an answering process is gone, and gives its node no other task meanwhile.

@@ -13,14 +13,14 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.flower.client_journal import Journal
-from jsam.flower.client_store import CampaignStore
-from jsam.flower.local import LocalFederation
-from jsam.flower.published import Published
+from jsam.campaign.campaign_rules import Published
+from jsam.campaign.client_journal import Journal
+from jsam.campaign.client_store import CampaignStore
+from jsam.campaign.server_store import ServerStore
+from jsam.flower.launch.federation import LocalFederation
 from jsam.flower.server_campaign import CampaignStoppedError
-from jsam.flower.server_store import ServerStore
 from jsam.privacy import Ledger
-from jsam.training.records import write_json
+from jsam.runs.run_folder import write_json
 from tests.flower.loopback import Federation, published
 from tests.soak.federation_books import VIOLATIONS, Books
 

@@ -22,12 +22,12 @@ else:
 from jsam.privacy import gdp_mu, read_ledger
 from jsam.training import loop
 from jsam.training.data import dataset_from_arrays
-from jsam.training.noise import round_noise
 from jsam.training.partition import Partition
+from jsam.training.round_noise import round_noise
 from jsam.training.task import Task
 from tests.training.small import small_contract, small_settings
 
-pytestmark = pytest.mark.filterwarnings("ignore::jsam.training.errors.TrainingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::jsam.errors.TrainingWarning")
 
 RUNS = 150
 ROUNDS, PER_ROUND, CLIP_NORM = 5, 2, 0.7

@@ -423,7 +423,7 @@ def test_trials_side_by_side_give_what_single_runs_give(tmp_path: Path) -> None:
 
 
 def test_a_run_that_diverges_stops_and_says_so(tmp_path: Path) -> None:
-    from jsam.training.errors import TrainingStoppedError
+    from jsam.errors import TrainingStoppedError
 
     with pytest.raises(TrainingStoppedError, match="round"):
         train(a_contract(), digits().build(), some_settings(learning_rate=1e38), tmp_path / "run")

@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 else:
     torch = require("torch", extra="train")
 
-from jsam.errors import InputError, JsamError
+from jsam.errors import InputError, JsamError, RunFolderError, TrainingStoppedError, TrainingWarning
 from jsam.privacy import Exact, Ledger, Schedule, generator, noise_multiplier, read_ledger, spent_epsilons
+from jsam.runs.noise_plan import Preparation
+from jsam.runs.settings import TrainingSettings
 from jsam.training.clipping import ClientBatch, reference_clipped_sum
-from jsam.training.errors import RunFolderError, TrainingStoppedError, TrainingWarning
 from jsam.training.loop import train
-from jsam.training.preparation import Preparation
-from jsam.training.settings import TrainingSettings
 from tests.training.small import (
     SIZES,
     contents,
@@ -34,7 +33,7 @@ from tests.training.small import (
     small_task,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::jsam.training.errors.TrainingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::jsam.errors.TrainingWarning")
 
 
 def _flat(model: Any) -> Any:

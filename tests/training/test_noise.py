@@ -18,15 +18,15 @@ else:
     torch = require("torch", extra="train")
 
 from jsam.privacy import Schedule, noise_multiplier
+from jsam.runs.noise_source import SeededNoise
 from jsam.training import loop
 from jsam.training.data import dataset_from_arrays
-from jsam.training.noise import round_noise
-from jsam.training.noise_source import SeededNoise
 from jsam.training.partition import Partition
+from jsam.training.round_noise import round_noise
 from jsam.training.task import Task
 from tests.training.small import small_contract, small_settings
 
-pytestmark = pytest.mark.filterwarnings("ignore::jsam.training.errors.TrainingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::jsam.errors.TrainingWarning")
 
 CLIENTS, SAMPLES, WIDTH = 16, 5, 24
 CPU = torch.device("cpu")

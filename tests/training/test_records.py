@@ -15,15 +15,14 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("torch", extra="train")
 
-from jsam.errors import InputError, JsamError
-from jsam.training.contracts import contract_from_dict, load_contract
-from jsam.training.errors import RunFolderError
+from jsam.errors import InputError, JsamError, RunFolderError
+from jsam.mechanism.contract_files import contract_from_dict, load_contract
+from jsam.runs.run_folder import MetricsFile, RunFolder
+from jsam.runs.settlement import settle
 from jsam.training.loop import train
-from jsam.training.records import MetricsFile, RunFolder
-from jsam.training.settlement import settle
 from tests.training.small import contents, run, small_contract, small_settings, small_task
 
-pytestmark = pytest.mark.filterwarnings("ignore::jsam.training.errors.TrainingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::jsam.errors.TrainingWarning")
 
 
 def test_a_contract_comes_back_from_json_number_for_number() -> None:

@@ -17,13 +17,12 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("torch", extra="train")
 
-from jsam.errors import JsamError
-from jsam.training.errors import RunFolderError
+from jsam.errors import JsamError, RunFolderError
 from jsam.training.loop import resume, train
 from jsam.training.task import Task
 from tests.training.small import contents, run, small_contract, small_settings, small_task
 
-pytestmark = pytest.mark.filterwarnings("ignore::jsam.training.errors.TrainingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::jsam.errors.TrainingWarning")
 
 OPTIONS: dict[str, Any] = {"momentum": 0.5, "learning_rate_schedule": "cosine"}
 

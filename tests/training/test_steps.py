@@ -13,12 +13,12 @@ import torch
 
 import jsam
 from jsam.cli import main
-from jsam.training.noise import combined_std, round_noise
-from jsam.training.noise_source import SeededNoise
-from jsam.training.preparation import Preparation
-from jsam.training.records import RunFolder
-from jsam.training.settings import LEARNING_RATE_SCHEDULES, TrainingSettings
-from jsam.training.steps import LONGEST, REACH, fitted_learning_rate, with_fitted_step
+from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_source import SeededNoise
+from jsam.runs.run_folder import RunFolder
+from jsam.runs.settings import LEARNING_RATE_SCHEDULES, TrainingSettings
+from jsam.training.learning_rate import LONGEST, REACH, fitted_learning_rate, with_fitted_step
+from jsam.training.round_noise import combined_std, round_noise
 from jsam.training.task import TaskSpec
 from jsam.training.trials import Trial, run_trials
 from tests.training.small import seeded_model, small_contract, small_settings, small_task

@@ -14,12 +14,12 @@ torch = require("torch", extra="train")
 
 from torch import Tensor, nn  # noqa: E402
 
+from jsam.errors import RunFolderError  # noqa: E402
 from jsam.training.clipping import ClippingEngine, cross_entropy, sample_weights  # noqa: E402
 from jsam.training.clipping.capture import Capture, Record  # noqa: E402
 from jsam.training.clipping.gpu.forward import _Merged, merged  # noqa: E402
 from jsam.training.clipping.precision import _switches  # noqa: E402
 from jsam.training.environment import accelerator, check_accelerator  # noqa: E402
-from jsam.training.errors import RunFolderError  # noqa: E402
 from jsam.training.evaluation import Evaluator, evaluate  # noqa: E402
 from jsam.training.graphs import MEASURES, GraphRounds, RoundInputs, batch_sizes  # noqa: E402
 from jsam.training.queueing import blocks_between, due  # noqa: E402

@@ -21,8 +21,8 @@ from jsam.errors import InputError
 
 if TYPE_CHECKING:
     from jsam.mechanism.contract import Contract
+    from jsam.runs.settings import TrainingSettings
     from jsam.training.data import Dataset
-    from jsam.training.settings import TrainingSettings
     from jsam.training.task import Task
 
 EXAMPLES = """
@@ -96,7 +96,7 @@ def demo(
     """
     require_torch()
     from jsam.report.comparison_html import write_comparison_page
-    from jsam.training.settings import TrainingSettings
+    from jsam.runs.settings import TrainingSettings
 
     began = time.monotonic()
     check_folder(output)
@@ -157,7 +157,7 @@ def _data(dataset: str) -> tuple[Story, Dataset, list[str]]:
 
 def _fresh(output: Path) -> Path:
     """The folder asked for, or the next free one beside it: a run is never written over."""
-    from jsam.training.records import RunFolder
+    from jsam.runs.run_folder import RunFolder
 
     for number in range(1, 1000):
         folder = output if number == 1 else output.with_name(f"{output.name}-{number}")
@@ -169,7 +169,7 @@ def _fresh(output: Path) -> Path:
 @contextlib.contextmanager
 def _interruptible(output: Path) -> Iterator[None]:
     """Tell the one who presses Ctrl-C that a demo is not gone on with, but the training under way can be."""
-    from jsam.training.records import RunFolder
+    from jsam.runs.run_folder import RunFolder
 
     try:
         yield
@@ -211,8 +211,8 @@ def _settings(
     story: Story, contract: Contract, task: Task, seed: int, noise_seed: int | None, rounds: int
 ) -> TrainingSettings:
     """Each mechanism with the step that fits its own noise: one step for all would favour somebody."""
-    from jsam.training.settings import TrainingSettings
-    from jsam.training.steps import with_fitted_step
+    from jsam.runs.settings import TrainingSettings
+    from jsam.training.learning_rate import with_fitted_step
 
     settings = TrainingSettings(
         rounds=rounds,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from jsam.mechanism.contract import Contract
-    from jsam.training.settlement import Settlement
+    from jsam.runs.settlement import Settlement
 
 SHOWN = 3
 # On MNIST seeds 1 and 2 gave 84% and 87% with jsam, 47% and 42% with usbm: a gap of less than this is called a draw.

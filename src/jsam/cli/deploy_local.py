@@ -18,8 +18,8 @@ from jsam.errors import InputError
 from jsam.report.plain import json_text
 
 if TYPE_CHECKING:
-    from jsam.flower.local_campaign import LocalResult
-    from jsam.flower.published import Published
+    from jsam.campaign.campaign_rules import Published
+    from jsam.flower.launch.deploy import LocalResult
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -82,9 +82,9 @@ def deploy_local(
     the same. Exit codes: 0 done, 1 a client is over its contract, 2 bad input or a run that failed.
     """
     require_flower("deploy-local")
-    from jsam.flower.local_campaign import check_size, run_local
-    from jsam.flower.processes import interruptible
-    from jsam.flower.published import Published
+    from jsam.campaign.campaign_rules import Published
+    from jsam.flower.launch.deploy import check_size, run_local
+    from jsam.flower.launch.processes import interruptible
 
     if economy.loss_weight is None and economy.budget is None:
         economy = dataclasses.replace(economy, loss_weight=DEFAULT_LOSS_WEIGHT)
@@ -141,7 +141,7 @@ def deploy_local(
 
 def _policy(published: Published) -> str:
     """These clients are the caller's own: they sell what the options ask for."""
-    from jsam.flower.policy import COMPLETE_INFORMATION, Policy
+    from jsam.campaign.policy import COMPLETE_INFORMATION, Policy
 
     usual, most = Policy(), published.max_epsilon or 0.0
     limits = {
@@ -168,7 +168,7 @@ def _fresh(output: Path) -> Path:
 
 
 def _make(folder: Path) -> None:
-    from jsam.privacy.files import keep_private, make_folder
+    from jsam.files import keep_private, make_folder
 
     try:
         make_folder(folder)

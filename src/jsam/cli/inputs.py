@@ -9,12 +9,13 @@ from jsam.cli.clients import ClientTable, read_clients
 from jsam.cli.options import EconomyOptions
 from jsam.cli.output import progress_bar, say
 from jsam.errors import InputError
+from jsam.mechanism.families import USBM
+from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.market import Market
-from jsam.mechanism.mechanisms import USBM, mechanism_named
-from jsam.mechanism.mechanisms.base import RangeMechanism
+from jsam.mechanism.registry import mechanism_named
 
 if TYPE_CHECKING:
-    from jsam.mechanism.budgeting import BudgetPlan
+    from jsam.mechanism.budget.loss_weight import BudgetPlan
 
 COMPENSATED = "usbm-compensated"
 
@@ -55,7 +56,7 @@ class Inputs:
         """The mechanism with the loss weight that the budget buys, if there is one."""
         if self.options.budget is None:
             return mechanism, None
-        from jsam.mechanism.budgeting import loss_weight_for_budget
+        from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
 
         try:
             with progress_bar(f"Budget of {mechanism.name}") as bar:

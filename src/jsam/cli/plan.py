@@ -20,13 +20,13 @@ from jsam.cli.options import (
 )
 from jsam.cli.output import Format, deliver, progress_bar, rendered
 from jsam.mechanism.contract import Contract
-from jsam.mechanism.mechanisms import plan as make_contract
-from jsam.mechanism.mechanisms.base import RangeMechanism
-from jsam.mechanism.payments import Progress
+from jsam.mechanism.families import plan as make_contract
+from jsam.mechanism.families.base import RangeMechanism
+from jsam.mechanism.solver.payments import Progress
 from jsam.report.plain import csv_text, json_text
 
 if TYPE_CHECKING:
-    from jsam.mechanism.budgeting import BudgetPlan
+    from jsam.mechanism.budget.loss_weight import BudgetPlan
 
 EXAMPLES = """
 [bold]Examples[/bold]

@@ -42,7 +42,7 @@ def publish(
     Exit codes: 0 done, 1 a client is over its contract or the ledger is not the one that the contract demands, 2 bad
     input (one line on standard error).
     """
-    from jsam.training.publishing import publish as copy_to
+    from jsam.runs.publishing import publish as copy_to
 
     settlement, _ = settled(folder)
     if not settlement.kept:

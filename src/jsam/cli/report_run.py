@@ -15,7 +15,7 @@ from jsam.report.plain import csv_text, json_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from jsam.training.settlement import Settlement
+    from jsam.runs.settlement import Settlement
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -37,7 +37,7 @@ def report(*, folder: Folder, result: ResultOptions) -> None:
     demands, 2 bad input (one line on standard error).
     """
     from jsam.report.run_html import write_run_page
-    from jsam.training.settlement import settle
+    from jsam.runs.settlement import settle
 
     result.check()
     settlement = settle(folder)

@@ -14,8 +14,8 @@ from jsam.cli.running import require_torch
 from jsam.errors import InputError
 
 if TYPE_CHECKING:
-    from jsam.experiments.places import Places
-    from jsam.experiments.spec import Spec
+    from reproduction.paths import Places
+    from reproduction.spec import Spec
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -79,8 +79,8 @@ def _ids_or_all(ids: list[str] | None, everything: bool, known: list[str]) -> No
 def _opened(
     ids: list[str] | None, root: Path | None, output: Path | None, *, read_only: bool = True
 ) -> tuple[list[Spec], Places]:
-    from jsam.experiments.places import Places
-    from jsam.experiments.spec import load_specs
+    from reproduction.paths import Places
+    from reproduction.spec import load_specs
 
     if output is not None and not read_only:
         check_folder(output)
@@ -96,8 +96,8 @@ def list_experiments(ids: Ids = None, *, root: Root = None, output: Further = No
     """
     from rich.text import Text
 
-    from jsam.experiments.tabulate import progress_of
     from jsam.report.tables import plain_table
+    from reproduction.tabulate import progress_of
 
     specs, places = _opened(ids, root, output)
     progress = progress_of(specs, places)
@@ -112,9 +112,9 @@ def plan(ids: Ids = None, *, root: Root = None) -> None:
     ID is an experiment's name, or a pattern as in 'panels-*'; give several, or none for all.
     """
     require_torch()
-    from jsam.experiments.chosen import Chosen
-    from jsam.experiments.planning import Plans
-    from jsam.experiments.waiting import waiting_lines
+    from reproduction.planning import Plans
+    from reproduction.prerequisites import waiting_lines
+    from reproduction.tuned_settings import Chosen
 
     specs, places = _opened(ids, root, None)
     chosen = Chosen.load(places.chosen)
@@ -152,7 +152,7 @@ def run(
     ID is an experiment's name, or a pattern as in 'panels-*'; give several, or --all.
     """
     require_torch()
-    from jsam.experiments.running import run_specs
+    from reproduction.running import run_specs
 
     specs, places = _opened(ids, root, output, read_only=False)
     _ids_or_all(ids, everything, [spec.id for spec in specs])
@@ -169,8 +169,8 @@ def merge(
     root: Root = None,
 ) -> None:
     """Bring in results that another machine made with --output DIR."""
-    from jsam.experiments.places import Places
-    from jsam.experiments.store import merge as merged
+    from reproduction.paths import Places
+    from reproduction.store import merge as merged
 
     new, same = merged(folder, Places.of(root).results)
     say(f"{new} runs are new, {same} were known")
@@ -182,8 +182,8 @@ def choose(*, root: Root = None, output: Further = None) -> None:
 
     They are written to results/paper/chosen.toml of the checkout; docs/reproduction.md states the rule.
     """
-    from jsam.experiments.choosing import choose as chosen_by_rule
-    from jsam.experiments.places import Places
+    from reproduction.choosing import choose as chosen_by_rule
+    from reproduction.paths import Places
 
     places = Places.of(root, output, read_only=True)
     values = chosen_by_rule(places)
@@ -203,11 +203,11 @@ def table(
 
     ID is an experiment's name, or a pattern as in 'panels-*'; give several, or --all.
     """
-    from jsam.experiments.chosen import Chosen
-    from jsam.experiments.tabulate import COLUMNS, READABLE, readable, table_rows
-    from jsam.experiments.waiting import waiting_lines
     from jsam.report.plain import csv_text
     from jsam.report.tables import plain_table
+    from reproduction.prerequisites import waiting_lines
+    from reproduction.tabulate import COLUMNS, READABLE, readable, table_rows
+    from reproduction.tuned_settings import Chosen
 
     specs, places = _opened(ids, root, output)
     _ids_or_all(ids, everything, [spec.id for spec in specs if spec.kind != "planner"])
@@ -238,7 +238,7 @@ def render(ids: Ids = None, *, root: Root = None, output: Pages = None) -> None:
     page has all. Without --output the tables in docs/reproduction.md and README.md of the checkout are filled in too.
     """
     require_matplotlib("reproduce render")
-    from jsam.experiments.rendering import render_all
+    from reproduction.rendering import render_all
 
     _, places = _opened(ids, root, output, read_only=False)
     for path in render_all(places, ids or ()):

@@ -36,10 +36,10 @@ def resume(
     Exit codes: 0 done, 1 a client is over its contract, 2 bad input (one line on standard error).
     """
     require_torch()
-    from jsam.training.contracts import load_contract
+    from jsam.mechanism.contract_files import load_contract
+    from jsam.runs.run_folder import RunFolder
+    from jsam.runs.settings import TrainingSettings
     from jsam.training.loop import resume as go_on
-    from jsam.training.records import RunFolder
-    from jsam.training.settings import TrainingSettings
 
     run = RunFolder(folder)
     settings = TrainingSettings.of_run(run.read_config())

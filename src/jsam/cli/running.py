@@ -14,8 +14,8 @@ from jsam.cli.wording import in_options
 from jsam.errors import InputError, NotSupportedError, install_hint
 
 if TYPE_CHECKING:
-    from jsam.training.settings import TrainingSettings
-    from jsam.training.settlement import Settlement
+    from jsam.runs.settings import TrainingSettings
+    from jsam.runs.settlement import Settlement
     from jsam.training.tracking import TensorBoard
 
 EXIT_VIOLATION = 1
@@ -115,7 +115,7 @@ def tracking(folder: Path, wanted: bool) -> Iterator[TensorBoard | None]:
 def settled(folder: Path) -> tuple[Settlement, Path]:
     """Audit a run's ledger by both accountants and write its page."""
     from jsam.report.run_html import write_run_page
-    from jsam.training.settlement import settle
+    from jsam.runs.settlement import settle
 
     try:
         settlement = settle(folder)
@@ -148,7 +148,7 @@ def run_text(folder: Path, settlement: Settlement, page: Path) -> str:
 
 def say_noise(settings: TrainingSettings) -> None:
     """Before a run whose noise is known: that it is."""
-    from jsam.training.settings import NOT_PRIVATE
+    from jsam.runs.settings import NOT_PRIVATE
 
     if settings.noise_seed is not None:
         say(f"{NOT_PRIVATE} (--noise-seed {settings.noise_seed})")

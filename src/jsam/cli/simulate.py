@@ -28,7 +28,7 @@ from jsam.errors import InputError
 
 if TYPE_CHECKING:
     from jsam.mechanism.contract import Contract
-    from jsam.mechanism.mechanisms.base import RangeMechanism
+    from jsam.mechanism.families.base import RangeMechanism
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -84,12 +84,12 @@ def simulate(
     Exit codes: 0 done, 1 a client is over its contract, 2 bad input (one line on standard error).
     """
     require_torch()
+    from jsam.runs.run_folder import RunFolder
+    from jsam.runs.settings import TrainingSettings
     from jsam.training.data import load_dataset
     from jsam.training.environment import device_named
+    from jsam.training.learning_rate import with_fitted_step
     from jsam.training.loop import train
-    from jsam.training.records import RunFolder
-    from jsam.training.settings import TrainingSettings
-    from jsam.training.steps import with_fitted_step
     from jsam.training.task import TaskSpec
 
     settings = TrainingSettings(seed=economy.seed, **plain_values(training))
@@ -131,7 +131,7 @@ def finish(output: Path, *, strict: bool) -> None:
 
 def _contract(file: Path | None, clients: str, mechanism: str, economy: EconomyOptions) -> Contract:
     if file is not None:
-        from jsam.training.contracts import load_contract
+        from jsam.mechanism.contract_files import load_contract
 
         for name in PLANNING:
             if _given(name):
@@ -158,8 +158,8 @@ def _contract(file: Path | None, clients: str, mechanism: str, economy: EconomyO
 
 def checked_planner(mechanism: str, num_clients: int, economy: EconomyOptions) -> RangeMechanism:
     """The mechanism; under a budget, whose sense is checked too, its loss weight is still to be set."""
-    from jsam.mechanism.budgeting import check_budget
-    from jsam.mechanism.mechanisms import mechanism_named
+    from jsam.mechanism.budget.loss_weight import check_budget
+    from jsam.mechanism.registry import mechanism_named
 
     if num_clients < 1:
         raise InputError(f"--clients is {num_clients}; it must be at least 1")
@@ -183,11 +183,11 @@ def checked_planner(mechanism: str, num_clients: int, economy: EconomyOptions) -
 
 def simulated_contract(mechanism: str, num_clients: int, economy: EconomyOptions, label: str = "") -> Contract:
     """A contract for clients whose reports are drawn from the prior."""
-    from jsam.mechanism.budgeting import loss_weight_for_budget
+    from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
+    from jsam.mechanism.families import plan
     from jsam.mechanism.market import Market
-    from jsam.mechanism.mechanisms import plan
     from jsam.mechanism.priors import parse_prior
-    from jsam.training.reports import draw_sensitivities
+    from jsam.runs.drawn_sensitivities import draw_sensitivities
 
     planner = checked_planner(mechanism, num_clients, economy)
     prior = parse_prior(economy.prior or DEFAULT_PRIOR)

@@ -118,10 +118,10 @@ def supernode(
         deliver(page, None)
         return
     require_flower("supernode")
-    from jsam.flower.client_files import ClientFiles
-    from jsam.flower.processes import quiet_environment
-    from jsam.flower.supernode import become_supernode
-    from jsam.privacy.files import keep_private
+    from jsam.campaign.client_files import ClientFiles
+    from jsam.files import keep_private
+    from jsam.flower.launch.processes import quiet_environment
+    from jsam.flower.launch.supernode import become_supernode
 
     if superlink is None:
         raise InputError("give --superlink HOST:PORT (or what needs no server, such as --statement)")

@@ -15,8 +15,8 @@ from jsam.report.plain import csv_text, json_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from jsam.flower.policy import Policy
-    from jsam.flower.terms import Terms
+    from jsam.campaign.policy import Policy
+    from jsam.campaign.terms import Terms
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -69,10 +69,10 @@ def verify_contract(
 
     Exit codes: 0 everything holds, 1 something does not, 2 bad input (one line on standard error).
     """
-    from jsam.flower.apart import check_loss_weight_apart
-    from jsam.flower.policy import Policy
-    from jsam.flower.terms import Terms
-    from jsam.flower.verification import verify
+    from jsam.campaign.policy import Policy
+    from jsam.campaign.sandboxed_check import check_loss_weight_apart
+    from jsam.campaign.terms import Terms
+    from jsam.campaign.verification import verify
 
     sources = [str(path) for path in (terms, policy) if path is not None]
     result.check(sources=sources)
@@ -95,8 +95,8 @@ def verify_contract(
 
 
 def _policy_checks(terms: Terms, policy: Policy, ledger: Path | None) -> list[dict[str, str]]:
-    from jsam.flower.client_ledger import ClientLedger
-    from jsam.flower.statement import NOTHING
+    from jsam.campaign.client_ledger import ClientLedger
+    from jsam.campaign.statement import NOTHING
 
     others = NOTHING
     if ledger is not None:

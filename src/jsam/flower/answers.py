@@ -13,12 +13,12 @@ import numpy as np
 from flwr.app import Array
 from numpy.typing import NDArray
 
+from jsam.campaign.campaign_rules import Published
+from jsam.campaign.names import ALLOWED, is_name
+from jsam.campaign.refusal import FAILED, Reason
+from jsam.campaign.terms import Terms
 from jsam.errors import InputError, JsamError
 from jsam.flower.exchange import Reply
-from jsam.flower.names import ALLOWED, is_name
-from jsam.flower.published import Published
-from jsam.flower.refusal import FAILED, Reason
-from jsam.flower.terms import Terms
 from jsam.privacy import Release
 
 Vector = NDArray[np.float32]

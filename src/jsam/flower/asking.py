@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 
 from flwr.app import RecordDict
 
+from jsam.campaign.refusal import FAILED, Reason
 from jsam.flower.exchange import Exchange, Reply
-from jsam.flower.refusal import FAILED, Reason
 
 logger = logging.getLogger("flwr.jsam")
 

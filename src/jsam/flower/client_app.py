@@ -17,15 +17,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from jsam.campaign.client_files import ClientFiles
+from jsam.campaign.client_ledger import WAIT, ClientLedger
+from jsam.campaign.client_lock import turn
+from jsam.campaign.client_noise import fresh_noise
+from jsam.campaign.refusal import FAILED, Reason, Refused
+from jsam.campaign.round_request import Request
+from jsam.campaign.terms import Terms
 from jsam.errors import InputError
-from jsam.flower.client_files import ClientFiles
-from jsam.flower.client_ledger import WAIT, ClientLedger
-from jsam.flower.client_lock import turn
-from jsam.flower.noise import fresh_noise
-from jsam.flower.refusal import FAILED, Reason, Refused
 from jsam.flower.reply_times import SHORTEST_STEP, ReplyTimes, Work
-from jsam.flower.requests import Request
-from jsam.flower.terms import Terms
 from jsam.privacy import Release
 
 Noise = Callable[[float, int], NDArray[np.floating[Any]]]

@@ -8,11 +8,11 @@ from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
 
+from jsam.campaign.campaign_rules import Conduct, Published
 from jsam.errors import JsamError
 from jsam.flower.answers import Flaw, UnusableError, name_in, refusal_in, report_in
 from jsam.flower.asking import Asking, Question
 from jsam.flower.exchange import Exchange, Reply
-from jsam.flower.published import Conduct, Published
 from jsam.flower.roster import Roster
 
 logger = logging.getLogger("flwr.jsam")

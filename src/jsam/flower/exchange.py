@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import UnexpectedObjectContentError
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from jsam.flower.identity import public_key_text
+from jsam.campaign.identity import public_key_text
 
 _PAUSE = 0.25
 # What Flower raises when it cannot put together a message that a client made up. Any other error comes from the

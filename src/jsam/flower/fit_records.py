@@ -23,11 +23,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from jsam.campaign.client_files import ClientFiles
 from jsam.errors import JsamError
+from jsam.files import make_folder, write_atomically
 from jsam.flower import parameters as vectors
-from jsam.flower.client_files import ClientFiles
 from jsam.flower.models import model_named
-from jsam.privacy.files import make_folder, write_atomically
 from jsam.training.clipping import cross_entropy
 from jsam.training.clipping.alone import copied
 from jsam.training.clipping.capture import watched_losses

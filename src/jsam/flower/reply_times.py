@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jsam.privacy.files import make_folder, write_atomically
+from jsam.files import make_folder, write_atomically
 
 SHORTEST_STEP = 0.25  # seconds; below, the disk and the system decide how long a reply takes
 _MARGIN, _BESIDES = 2.0, 0.1

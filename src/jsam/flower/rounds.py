@@ -16,13 +16,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
+from jsam.campaign.campaign_rules import Conduct
+from jsam.campaign.round_request import Request
+from jsam.campaign.terms import Terms
 from jsam.flower.answers import UnusableError, refusal_in, release_in, words_in
 from jsam.flower.errands import Errands
 from jsam.flower.exchange import Exchange, Reply
-from jsam.flower.published import Conduct
-from jsam.flower.requests import Request
 from jsam.flower.roster import Roster
-from jsam.flower.terms import Terms
 from jsam.privacy import Release
 
 logger = logging.getLogger("flwr.jsam")

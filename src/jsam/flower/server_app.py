@@ -8,9 +8,9 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from jsam.campaign.campaign_rules import from_run_config
+from jsam.files import keep_private
 from jsam.flower.exchange import Exchange
-from jsam.flower.published import from_run_config
-from jsam.privacy.files import keep_private
 
 app = ServerApp()
 

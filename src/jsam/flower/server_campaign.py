@@ -11,25 +11,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from jsam.campaign.campaign_rules import Conduct, Published
+from jsam.campaign.server_accounts import books_of
+from jsam.campaign.server_store import ModelState, ServerStore
 from jsam.errors import JsamError
+from jsam.files import write_atomically
 from jsam.flower.agreement import Agreement, agree
 from jsam.flower.answers import UnusableError, check_release
-from jsam.flower.books import books_of
 from jsam.flower.elicitation import elicit
 from jsam.flower.exchange import Exchange
 from jsam.flower.models import check_model
 from jsam.flower.parameters import digest, flattened, initial_model, put_into
-from jsam.flower.published import Conduct, Published
 from jsam.flower.roster import Roster
 from jsam.flower.rounds import Ask, Gathered, gather
-from jsam.flower.server_store import ModelState, ServerStore
 from jsam.privacy import Ledger, Round
-from jsam.privacy.files import write_atomically
+from jsam.runs.run_folder import MetricsFile, write_json
+from jsam.training.checkpoint import as_bytes
 from jsam.training.clipping import cross_entropy
 from jsam.training.data import Dataset, load_dataset
 from jsam.training.evaluation import evaluate
-from jsam.training.records import MetricsFile, write_json
-from jsam.training.state import as_bytes
 
 logger = logging.getLogger("flwr.jsam")
 Vector = NDArray[np.float32]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.allocation import RunnerUp
 from jsam.mechanism.bound import loss_bound
+from jsam.mechanism.solver.allocation import RunnerUp
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

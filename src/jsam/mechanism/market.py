@@ -12,8 +12,8 @@ import numpy as np
 
 from jsam.errors import InputError, NotSupportedError, ReportError
 from jsam.mechanism._arrays import FloatArray, IntArray
+from jsam.mechanism.pricing.virtual_cost import VirtualCost
 from jsam.mechanism.priors import Prior, scipy_family
-from jsam.mechanism.virtual_cost import VirtualCost
 
 # Products of smaller sensitivities with an ε or a probability leave the range of full precision.
 SMALLEST = 1e-290

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from jsam.errors import JsamError
-from jsam.privacy.files import write_atomically
+from jsam.files import write_atomically
 
 _HEADER = b'{"jsam_chain":1}'
 _READS = 50

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from jsam.errors import InputError, JsamError
-from jsam.privacy.files import PRIVATE_FILE, sync_folder
+from jsam.files import PRIVATE_FILE, sync_folder
 from jsam.privacy.releases import FIELD_NAMES, Client, Release
 
 try:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jsam.errors import InputError
-from jsam.privacy.files import write_atomically
+from jsam.files import write_atomically
 from jsam.privacy.gaussian import checked
 from jsam.privacy.randomness import generator
 

@@ -17,11 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from jsam.mechanism.contract import Contract
-from jsam.mechanism.virtual_cost import Flat
+from jsam.mechanism.pricing.virtual_cost import Flat
 
 if TYPE_CHECKING:
     from jsam.mechanism.audit import AuditReport
-    from jsam.mechanism.budgeting import BudgetPlan
+    from jsam.mechanism.budget.loss_weight import BudgetPlan
 
 # More clients than this and only the first few rows are shown.
 WHOLE, FIRST = 40, 20

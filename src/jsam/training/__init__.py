@@ -13,31 +13,31 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jsam.training.contracts import load_contract
+    from jsam.mechanism.contract_files import load_contract
+    from jsam.runs.publishing import publish
+    from jsam.runs.settings import TrainingSettings
+    from jsam.runs.settlement import Settlement, settle
     from jsam.training.data import dataset_from_arrays, load_dataset
+    from jsam.training.learning_rate import with_fitted_step
     from jsam.training.loop import RunResult, resume, train
     from jsam.training.partition import Partition
-    from jsam.training.publishing import publish
-    from jsam.training.settings import TrainingSettings
-    from jsam.training.settlement import Settlement, settle
-    from jsam.training.steps import with_fitted_step
     from jsam.training.task import Task, TaskSpec
 
 _HOMES = {
-    "load_contract": "contracts",
-    "dataset_from_arrays": "data",
-    "load_dataset": "data",
-    "RunResult": "loop",
-    "resume": "loop",
-    "train": "loop",
-    "Partition": "partition",
-    "publish": "publishing",
-    "TrainingSettings": "settings",
-    "Settlement": "settlement",
-    "settle": "settlement",
-    "Task": "task",
-    "TaskSpec": "task",
-    "with_fitted_step": "steps",
+    "load_contract": "jsam.mechanism.contract_files",
+    "dataset_from_arrays": "jsam.training.data",
+    "load_dataset": "jsam.training.data",
+    "RunResult": "jsam.training.loop",
+    "resume": "jsam.training.loop",
+    "train": "jsam.training.loop",
+    "Partition": "jsam.training.partition",
+    "publish": "jsam.runs.publishing",
+    "TrainingSettings": "jsam.runs.settings",
+    "Settlement": "jsam.runs.settlement",
+    "settle": "jsam.runs.settlement",
+    "Task": "jsam.training.task",
+    "TaskSpec": "jsam.training.task",
+    "with_fitted_step": "jsam.training.learning_rate",
 }
 
 __all__ = [
@@ -61,4 +61,4 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)

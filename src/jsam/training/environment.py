@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 import jsam
-from jsam.errors import InputError
-from jsam.training.errors import RunFolderError
+from jsam.errors import InputError, RunFolderError
 
 
 def device_named(name: str) -> torch.device:

@@ -16,12 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jsam.errors import RunFolderError, TrainingStoppedError
+from jsam.files import write_atomically
 from jsam.mechanism.contract import Contract
+from jsam.mechanism.contract_files import load_contract, storable
 from jsam.privacy import Ledger, Round, Schedule, derived_seed
-from jsam.privacy.files import write_atomically
+from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_source import NoiseSource, kept_noise, new_noise
+from jsam.runs.run_folder import RUN_FORMAT, MetricsFile, RunFolder, write_json
+from jsam.runs.run_integrity import check_recorded, fingerprint_of
+from jsam.runs.settings import TrainingSettings, noise_words
+from jsam.training.checkpoint import TrainingState, as_bytes, load_checkpoint, save_checkpoint
 from jsam.training.clipping import ClippedSum, ClippingEngine, cross_entropy, sample_weights
 from jsam.training.clipping.precision import checked_precision
-from jsam.training.contracts import load_contract, storable
 from jsam.training.environment import (
     accelerator,
     check_accelerator,
@@ -30,19 +37,13 @@ from jsam.training.environment import (
     threads_set_to,
     versions,
 )
-from jsam.training.errors import RunFolderError, TrainingStoppedError
 from jsam.training.evaluation import Evaluation, Evaluator, evaluate
 from jsam.training.fitness import LOOKED_AT, check_task
 from jsam.training.graphs import MEASURES, Pending
-from jsam.training.noise import combined_std, round_noise
-from jsam.training.noise_source import NoiseSource, kept_noise, new_noise
-from jsam.training.preparation import Preparation
 from jsam.training.queueing import blocks_between, due, graph_rounds, replayable, round_inputs
-from jsam.training.records import RUN_FORMAT, MetricsFile, RunFolder, write_json
-from jsam.training.settings import TrainingSettings, noise_words
-from jsam.training.state import TrainingState, as_bytes, load_checkpoint, save_checkpoint
+from jsam.training.round_noise import combined_std, round_noise
 from jsam.training.task import Task, TaskSpec
-from jsam.training.tracking import Tracker, check_recorded, fingerprint_of
+from jsam.training.tracking import Tracker
 
 Metrics = dict[str, Any]
 RoundCallback = Callable[[Metrics], None]

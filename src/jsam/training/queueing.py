@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from jsam.privacy import Release, Round
+from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_source import NoiseSource
+from jsam.runs.settings import TrainingSettings
 from jsam.training.clipping import ClippingEngine, PerSampleLoss, cross_entropy, sample_weights
 from jsam.training.clipping.inspection import draws_at_random
 from jsam.training.clipping.rowwise import is_rowwise
 from jsam.training.evaluation import Evaluator
 from jsam.training.graphs import GraphRounds, RoundInputs, batch_sizes
-from jsam.training.noise import combined_std, rounded_up
-from jsam.training.noise_source import NoiseSource
 from jsam.training.partition import Partition
-from jsam.training.preparation import Preparation
-from jsam.training.settings import TrainingSettings
+from jsam.training.round_noise import combined_std, rounded_up
 
 
 def replayable(model: nn.Module, loss: PerSampleLoss, inputs: Tensor | NDArray[Any]) -> bool:

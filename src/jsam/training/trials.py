@@ -17,15 +17,15 @@ import torch
 
 from jsam.mechanism.contract import Contract
 from jsam.privacy import Round
+from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_source import noise_of_trial
+from jsam.runs.settings import TrainingSettings
 from jsam.training.clipping import ClippedSum, ClippingEngine, cross_entropy, sample_weights
 from jsam.training.clipping.precision import checked_precision
 from jsam.training.environment import device_named
 from jsam.training.evaluation import evaluate
-from jsam.training.noise import combined_std, round_noise
-from jsam.training.noise_source import noise_of_trial
-from jsam.training.preparation import Preparation
-from jsam.training.settings import TrainingSettings
-from jsam.training.slots import Slots, slot_key
+from jsam.training.parallel_trials import Slots, slot_key
+from jsam.training.round_noise import combined_std, round_noise
 from jsam.training.task import Task
 
 

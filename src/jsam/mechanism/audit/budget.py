@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from jsam.mechanism.audit.accounts import total_cost
+from jsam.mechanism.audit.contract_checks import total_cost
 from jsam.mechanism.audit.misreports import prior_of
 from jsam.mechanism.audit.report import Check, Violation, passed_or_violated
 from jsam.mechanism.contract import Contract
+from jsam.mechanism.families.base import Mechanism
 from jsam.mechanism.market import SMALLEST, Market
-from jsam.mechanism.mechanisms.base import Mechanism
 
 FEWEST, MOST = 16, 400  # markets drawn; they cost more the larger the market is
 MARKETS_TIMES_CLIENTS = 100_000

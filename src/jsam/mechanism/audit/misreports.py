@@ -11,8 +11,8 @@ import numpy as np
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.audit.virtual_costs import spikes
 from jsam.mechanism.contract import Contract
+from jsam.mechanism.families.base import Mechanism
 from jsam.mechanism.market import SMALLEST, Market
-from jsam.mechanism.mechanisms.base import Mechanism
 
 # Reports asked about in one call: enough to share work, few enough that a mechanism which bounds a whole batch at once
 # does not have to span the support.

@@ -9,11 +9,11 @@ import numpy as np
 
 from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.audit.accounts import check_accounts, check_feasibility, check_rationality
-from jsam.mechanism.audit.area import CLOSER_SHARE, Area, myerson_payment
 from jsam.mechanism.audit.budget import check_budget
 from jsam.mechanism.audit.choice import audited_clients
+from jsam.mechanism.audit.contract_checks import check_accounts, check_feasibility, check_rationality
 from jsam.mechanism.audit.misreports import Probe, ask, prior_of, probe, refined
+from jsam.mechanism.audit.payment_integral import CLOSER_SHARE, Area, myerson_payment
 from jsam.mechanism.audit.report import AuditReport
 from jsam.mechanism.audit.verdicts import (
     PAYMENT,
@@ -25,8 +25,8 @@ from jsam.mechanism.audit.verdicts import (
     check_truthfulness,
     with_answers,
 )
+from jsam.mechanism.families.base import Mechanism
 from jsam.mechanism.market import Market
-from jsam.mechanism.mechanisms.base import Mechanism
 
 DENSE = 8192  # reports at which ε alone is asked for, over all audited clients and a grid of 64
 DENSE_TIMES_MARKET = 500_000  # reports of one client times the size of the market: what an answer costs grows with it
@@ -54,7 +54,7 @@ def audit(
     that the contract states is.
 
     >>> import scipy.stats
-    >>> from jsam.mechanism.mechanisms import JSAM
+    >>> from jsam.mechanism.families import JSAM
     >>> market = Market(sensitivities=[0.1, 0.4, 0.8], prior=scipy.stats.uniform(0, 1))
     >>> audit(market, JSAM(loss_weight=20.0)).ok
     True

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.audit.accounts import is_sound, loss_bound, total_cost
-from jsam.mechanism.audit.area import Area
+from jsam.mechanism.audit.contract_checks import is_sound, loss_bound, total_cost
 from jsam.mechanism.audit.misreports import Probe, round_numbers
+from jsam.mechanism.audit.payment_integral import Area
 from jsam.mechanism.audit.report import Check, Violation, passed_or_violated
 from jsam.mechanism.audit.search import Problem, least_objective, least_simple_objective
 from jsam.mechanism.contract import Contract
+from jsam.mechanism.families.base import Mechanism
 from jsam.mechanism.market import Market
-from jsam.mechanism.mechanisms.base import Mechanism
 
 GAIN = 1e-6
 RISE = 1e-7

@@ -10,7 +10,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from jsam.training.data.errors import DownloadError
+from jsam.errors import DownloadError
 from jsam.training.data.files import (
     CHUNK_BYTES,
     MOST_UNPACKED,

@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from jsam.errors import ChecksumError, DataError, DownloadError, MissingDataError
 from jsam.training.data.catalogue import EMBEDDED, spec_named
 from jsam.training.data.download import download
-from jsam.training.data.errors import ChecksumError, DataError, DownloadError, MissingDataError
 from jsam.training.data.files import (
     CHUNK_BYTES,
     Archive,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol
 
-from jsam.training.data.errors import ChecksumError, DataError
+from jsam.errors import ChecksumError, DataError
 from jsam.training.data.folders import VARIABLE
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jsam.training.data.errors import DataError
+from jsam.errors import DataError
 
 __all__ = ["parse_idx"]
 

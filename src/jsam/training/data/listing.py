@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from jsam.errors import DataError
 from jsam.training.data.catalogue import EMBEDDED, SPECS
-from jsam.training.data.errors import DataError
 from jsam.training.data.fetching import find_root
 from jsam.training.data.files import DataSpec, read_verified
 from jsam.training.data.folders import data_folders

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jsam.errors import InputError, NotSupportedError
+from jsam.errors import DataError, InputError, MissingDataError, NotSupportedError
 from jsam.training.data.catalogue import CIFAR10, MNIST, WRITERS
 from jsam.training.data.dataset import Dataset
-from jsam.training.data.errors import DataError, MissingDataError
 from jsam.training.data.fetching import find_root
 from jsam.training.data.files import DataSpec, gunzipped, read_verified
 from jsam.training.data.folders import data_folders

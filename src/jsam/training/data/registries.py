@@ -22,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jsam.training.data.errors import DownloadError
+from jsam.errors import DownloadError
 from jsam.training.data.files import PackageSource, open_tar, read_chunks
 from jsam.training.data.unpickle import load_arrays
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from jsam.training.data.errors import UnsafePickleError
+from jsam.errors import UnsafePickleError
 
 __all__ = ["load_arrays"]
 

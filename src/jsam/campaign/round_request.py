@@ -1,0 +1,66 @@
+"""A server's request for one round, with everything that it claims was agreed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from jsam.campaign.refusal import Reason, Refused
+from jsam.campaign.terms import Terms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Rounds are counted from 0; `noise_std` is that of a single draw, as in the terms."""
+
+    campaign: str
+    terms_hash: str
+    round: int
+    multiplicity: int
+    clip_norm: float
+    noise_std: float
+    samples: int
+    delta: float
+    adjacency: str
+
+    def __post_init__(self) -> None:
+        for name in ("campaign", "terms_hash", "adjacency"):
+            if not isinstance(getattr(self, name), str):
+                raise Refused(Reason.MALFORMED, f"{name} must be a text")
+        for name, low in (("round", 0), ("multiplicity", 1), ("samples", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < low:
+                raise Refused(Reason.MALFORMED, f"{name} must be a whole number of at least {low}")
+        for name in ("clip_norm", "noise_std", "delta"):
+            value = getattr(self, name)
+            # Not a number is no error here: it equals nothing, so it differs from the terms.
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise Refused(Reason.MALFORMED, f"{name} must be a number")
+
+    @classmethod
+    def of_terms(cls, terms: Terms, *, round: int, multiplicity: int) -> Request:
+        """What an honest server asks."""
+        return cls(
+            campaign=terms.campaign,
+            terms_hash=terms.hash,
+            round=round,
+            multiplicity=multiplicity,
+            clip_norm=terms.clip_norm,
+            noise_std=terms.noise_std,
+            samples=terms.samples,
+            delta=terms.delta,
+            adjacency=terms.adjacency,
+        )
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Request:
+        """From a message's record; it must hold exactly these fields."""
+        odd = given.keys() ^ {field.name for field in fields(cls)}
+        if odd:
+            raise Refused(Reason.MALFORMED, "the request must hold exactly the fields of a round")
+        return cls(**given)
+
+    def as_dict(self) -> dict[str, str | int | float]:
+        """Plain values, as a Flower ConfigRecord takes them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -1,0 +1,291 @@
+"""The server's own folder: enough to go on after a kill at any moment, and to settle afterwards.
+
+It is a run's folder like `jsam simulate` makes (config, contract, schedule, ledger, metrics, model), and besides:
+
+published.json    what was published, before the first question
+reports.json      what clients reported; once it is there nobody is asked again
+rejected.json     why other answers could not be used, by name or node
+nodes.json        which node gave which name
+offer-1.json      the plan as it was first offered, before it was; offer-2.json: the one after declines
+agreement.json    who accepted which terms and who declined; once it is there nothing is offered again
+checkpoint.npz    parameters, momentum and the number of rounds that were applied
+replies/          the replies to the round that is being asked for, each stored before the next is waited for
+books.json        each client's account, as the server sees it
+outcome.json      how the last run on this store ended
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import platform
+import shutil
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jsam.campaign.campaign_rules import Published
+from jsam.campaign.terms import Terms
+from jsam.errors import InputError, JsamError
+from jsam.files import keep_private, make_folder, write_atomically
+from jsam.flower.agreement import Agreement, Draft
+from jsam.flower.answers import UnusableError, check_report, plain
+from jsam.flower.elicitation import Report
+from jsam.mechanism.contract_files import contract_from_dict, load_contract, storable
+from jsam.privacy import Ledger, Schedule
+from jsam.runs.noise_plan import Preparation
+from jsam.runs.run_folder import RUN_FORMAT, RunFolder, write_json
+from jsam.training.environment import versions
+
+logger = logging.getLogger("flwr.jsam")
+Vector = NDArray[np.float32]
+
+
+@dataclass(kw_only=True)
+class ModelState:
+    """`rounds_done` updates have been applied to `parameters`, of so many draws of each client (`answered`)."""
+
+    rounds_done: int
+    parameters: Vector
+    velocity: Vector | None
+    answered: dict[str, int] = field(default_factory=dict)
+    metrics_size: int = 0
+
+
+class ServerStore:
+    """Files of one campaign on the server; whoever holds its ledger open is its only writer."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.path = Path(folder)
+        self.run = RunFolder(self.path)
+
+    @property
+    def begun(self) -> bool:
+        return (self.path / "published.json").exists()
+
+    def begin(self, published: Published) -> None:
+        """A new campaign, or the one that is here already, which must be the same; closed to other users either way."""
+        keep_private(self.path, "store")
+        if self.begun:
+            stored = self._read("published.json")
+            odd = [name for name, value in published.as_dict().items() if stored.get(name) != value]
+            if odd:
+                raise InputError(
+                    f"store {self.path} holds a campaign with {odd[0]} {stored.get(odd[0])!r}, not "
+                    f"{published.as_dict()[odd[0]]!r}; what was published cannot change"
+                )
+            return
+        try:
+            make_folder(self.path)
+        except OSError as error:
+            raise JsamError(f"store {self.path} cannot be made: {error.strerror}") from error
+        write_json(self.path / "published.json", published.as_dict())
+
+    @property
+    def outcome(self) -> Path:
+        """There once a run on this store has ended, well or not."""
+        return self.path / "outcome.json"
+
+    @contextlib.contextmanager
+    def telling_the_end(self) -> Iterator[None]:
+        """Leave word of how the run ended, for those who cannot see Flower's status; a kill leaves none."""
+        self.outcome.unlink(missing_ok=True)
+        try:
+            yield
+        except BaseException as error:
+            text = str(error) if isinstance(error, JsamError) else type(error).__name__
+            write_json(self.outcome, {"status": "stopped", "text": text})
+            raise
+        write_json(self.outcome, {"status": "complete", "text": ""})
+
+    @contextlib.contextmanager
+    def writing(self, wait: float = 30.0) -> Iterator[Ledger]:
+        """The server's ledger; its lock keeps a second server off the same campaign.
+
+        A server whose SuperLink was killed takes some seconds to notice and end, so this waits a while for the lock.
+        """
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                ledger = Ledger(self.run.ledger)
+                break
+            except InputError:
+                raise
+            except JsamError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.2)
+        with ledger:
+            yield ledger
+
+    def reports(self, published: Published) -> dict[str, Report] | None:
+        """What clients reported; a report that would not be taken today (of an earlier version) is left out."""
+        if not (self.path / "reports.json").exists():
+            return None
+        found = {}
+        for name, values in self._read("reports.json").items():
+            try:
+                check_report(name, values["sensitivity"], values["samples"], published)
+            except UnusableError as error:
+                logger.warning("the stored report of %s is left out: %s", plain(name), error)
+                continue
+            except (KeyError, TypeError) as error:
+                raise JsamError(f"{self.path / 'reports.json'} is damaged; restore it from a copy") from error
+            found[name] = Report(sensitivity=values["sensitivity"], samples=values["samples"])
+        return found
+
+    def rejected(self) -> dict[str, str]:
+        """Why answers to the first question could not be used."""
+        return self._read("rejected.json") if (self.path / "rejected.json").exists() else {}
+
+    def save_reports(self, reports: Mapping[str, Report], rejected: Mapping[str, str] | None = None) -> None:
+        """The reports last: where they are, the rest is."""
+        if rejected:
+            write_json(self.path / "rejected.json", rejected)
+        write_json(self.path / "reports.json", {name: report.as_dict() for name, report in reports.items()})
+
+    def nodes(self) -> dict[str, int]:
+        """Which node bore which name when reports were made."""
+        return self._read("nodes.json") if (self.path / "nodes.json").exists() else {}
+
+    def save_nodes(self, nodes: Mapping[str, int]) -> None:
+        write_json(self.path / "nodes.json", nodes)
+
+    def draft(self, published: Published, attempt: int) -> Draft | None:
+        name = f"offer-{attempt}.json"
+        if not (self.path / name).exists():
+            return None
+        stored = self._read(name)
+        contract = contract_from_dict(stored["contract"], name)
+        schedule = Schedule(num_clients=contract.num_clients, draws=np.array(stored["draws"]))
+        return Draft(
+            preparation=Preparation.of(contract, published.training, tuple(stored["samples"]), schedule),
+            terms={client: Terms.from_dict(values) for client, values in stored["terms"].items()},
+            declined=stored["declined"],
+        )
+
+    def save_draft(self, attempt: int, draft: Draft) -> None:
+        preparation = draft.preparation
+        content = {
+            "contract": storable(preparation.contract),
+            "draws": preparation.schedule.draws.tolist(),
+            "samples": list(preparation.sizes),
+            "terms": {client: terms.as_dict() for client, terms in draft.terms.items()},
+            "declined": dict(draft.declined),
+        }
+        write_json(self.path / f"offer-{attempt}.json", content)
+
+    def agreement(self, published: Published) -> Agreement | None:
+        if not (self.path / "agreement.json").exists():
+            return None
+        stored = self._read("agreement.json")
+        contract, schedule = load_contract(self.run.contract), Schedule.load(self.run.schedule)
+        preparation = Preparation.of(contract, published.training, tuple(stored["samples"]), schedule)
+        terms = {name: Terms.from_dict(values) for name, values in stored["terms"].items()}
+        return Agreement(preparation=preparation, terms=terms, declined=stored["declined"])
+
+    def save_agreement(self, published: Published, agreement: Agreement) -> None:
+        """agreement.json last: where it is, the rest is."""
+        write_json(self.run.contract, storable(agreement.contract))
+        agreement.schedule.save(self.run.schedule)
+        config = {
+            "jsam_run": RUN_FORMAT,
+            "settings": published.training.as_dict(),
+            "task": None,
+            "data": {
+                "dataset": f"model {published.model}",
+                "partition": "each client's own records",
+                "num_clients": agreement.contract.num_clients,
+                "num_samples": sum(agreement.preparation.sizes),
+                "samples": list(agreement.preparation.sizes),
+            },
+            "environment": {**versions(), "threads": 1, "machine": platform.machine()},
+        }
+        write_json(self.run.config, config)
+        content = {
+            "samples": list(agreement.preparation.sizes),
+            "terms": {name: terms.as_dict() for name, terms in agreement.terms.items()},
+            "declined": dict(agreement.declined),
+        }
+        write_json(self.path / "agreement.json", content)
+
+    def state(self) -> ModelState | None:
+        path = self.path / "checkpoint.npz"
+        if not path.exists():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                velocity = stored["velocity"]
+                return ModelState(
+                    rounds_done=int(stored["rounds_done"]),
+                    parameters=stored["parameters"],
+                    velocity=velocity if velocity.size else None,
+                    answered=json.loads(str(stored["answered"])),
+                    metrics_size=int(stored["metrics_size"]),
+                )
+        except (OSError, ValueError, KeyError) as error:
+            raise JsamError(f"{path} is damaged; restore it from a copy") from error
+
+    def save_state(self, state: ModelState) -> None:
+        buffer = io.BytesIO()
+        velocity = np.zeros(0, dtype=np.float32) if state.velocity is None else state.velocity
+        np.savez(
+            buffer,
+            rounds_done=state.rounds_done,
+            parameters=state.parameters,
+            velocity=velocity,
+            answered=np.array(json.dumps(state.answered)),
+            metrics_size=state.metrics_size,
+        )
+        write_atomically(self.path / "checkpoint.npz", buffer.getvalue())
+
+    def replies(self, round: int) -> dict[str, Vector]:
+        """Replies to this round that had arrived before a kill; one that cannot be read is asked for again."""
+        found = {}
+        for path in sorted(self._round(round).glob("*.npz")):
+            try:
+                with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+                    found[str(stored["client"])] = stored["release"]
+            except (OSError, ValueError, LookupError, TypeError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+                logger.warning("the stored reply %s cannot be read (%s)", path, type(error).__name__)
+        return found
+
+    def keep_reply(self, round: int, client: str, release: Vector) -> None:
+        folder = self._round(round)
+        make_folder(folder.parent)
+        make_folder(folder)
+        buffer = io.BytesIO()
+        np.savez(buffer, client=np.array(client), release=release)
+        write_atomically(folder / f"{hashlib.sha256(client.encode()).hexdigest()[:32]}.npz", buffer.getvalue())
+
+    def drop_replies(self) -> None:
+        """They are in the model now."""
+        shutil.rmtree(self.path / "replies", ignore_errors=True)
+
+    def books(self) -> dict[str, Any]:
+        """Empty before anything was agreed on."""
+        return self._read("books.json") if (self.path / "books.json").exists() else {}
+
+    def save_books(self, books: Mapping[str, Any]) -> None:
+        write_json(self.path / "books.json", books)
+
+    def _round(self, round: int) -> Path:
+        return self.path / "replies" / str(round)
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            stored = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise JsamError(f"{self.path / name} cannot be read; restore it from a copy") from error
+        if not isinstance(stored, dict):
+            raise JsamError(f"{self.path / name} is damaged; restore it from a copy")
+        return stored

@@ -1,0 +1,1 @@
+"""Processes of a federation on this machine, and the command that turns into a SuperNode."""

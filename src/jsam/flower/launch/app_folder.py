@@ -1,0 +1,91 @@
+"""The thin app folder that `flwr run` packs and ships: settings, and the names of two apps that jsam itself holds.
+
+There is no code in it. What clips and adds noise is whatever jsam the client has installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jsam.campaign.campaign_rules import Conduct, Published
+from jsam.errors import InputError
+
+_HEAD = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "jsam-campaign"
+version = "1.0.0"
+description = "Buy privacy truthfully and train under exactly those contracts"
+license = { file = "LICENSE" }
+dependencies = ["flwr>=1.41.0,<1.42"]
+
+[tool.flwr.app]
+publisher = "jsam"
+fab-format-version = 1
+flwr-version-target = "1.41.0"
+
+[tool.flwr.app.components]
+serverapp = "jsam.flower.server_app:app"
+clientapp = "{clientapp}"
+
+# What is published before anybody reports. 0 or "" means: none. Give loss-weight or budget, not both.
+[tool.flwr.app.config]
+"""
+_CONDUCT = """
+# How the server goes about it. `store` is a folder on the server, `dataset` its own test data by name.
+"""
+_LICENSE = """\
+Licensed under the Apache License, Version 2.0; you may not use these files except in compliance with the License.
+You may obtain a copy of the License at http://www.apache.org/licenses/LICENSE-2.0
+"""
+
+CLIENT_APP = "jsam.flower.client_app:app"
+
+
+def pyproject(values: Mapping[str, Any], *, clientapp: str = CLIENT_APP) -> str:
+    """The text of pyproject.toml with these settings (words with underscores) and defaults for the others."""
+    unknown = values.keys() - {field.name for kind in (Published, Conduct) for field in dataclasses.fields(kind)}
+    if unknown:
+        raise InputError(f"unknown settings: {', '.join(sorted(unknown))}")
+    return (
+        _HEAD.replace("{clientapp}", clientapp)
+        + "\n".join(_lines(Published, values))
+        + "\n"
+        + _CONDUCT
+        + "\n".join(_lines(Conduct, values))
+        + "\n"
+    )
+
+
+def write_app(folder: Path, values: Mapping[str, Any], *, clientapp: str = CLIENT_APP) -> Path:
+    """An app folder with these settings."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(pyproject(values, clientapp=clientapp), encoding="utf-8")
+    (folder / "LICENSE").write_text(_LICENSE, encoding="utf-8")
+    return folder
+
+
+def _lines(kind: type, values: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for field in dataclasses.fields(kind):
+        value = values.get(field.name, None if field.default is dataclasses.MISSING else field.default)
+        if value is None:
+            value = 0.0 if "float" in str(field.type) else ""
+        lines.append(f"{field.name.replace('_', '-')} = {_toml(value)}")
+    return lines
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        # TOML wants a point or an exponent in a float; repr always has one.
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,188 @@
+"""A campaign in a federation on this machine: data dealt out, processes, a run, and everybody's accounts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jsam.campaign.campaign_rules import Conduct, Published
+from jsam.campaign.client_files import client_folder, write_client
+from jsam.campaign.identity import Certificates
+from jsam.campaign.rule import published_rule
+from jsam.campaign.server_store import ServerStore
+from jsam.campaign.statement import Statement
+from jsam.errors import InputError
+from jsam.files import make_folder
+from jsam.flower.launch.federation import LocalFederation, RunStatus
+from jsam.flower.launch.processes import ProcessError
+from jsam.mechanism.market import Market
+from jsam.mechanism.priors import parse_prior
+from jsam.runs.drawn_sensitivities import draw_sensitivities
+from jsam.training.data import load_dataset
+from jsam.training.task import TaskSpec
+
+Progress = Callable[[str, dict[str, Any]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalResult:
+    """How a run ended, by Flower's own word, and what the clients' and the server's books say.
+
+    `failure` says in one line why a run did not come to its end; clients may have spent something all the same.
+    """
+
+    run: RunStatus
+    store: Path
+    statements: Mapping[str, Statement | None]
+    books: Mapping[str, Any]
+    failure: str | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Nobody overspent, by either side's books."""
+        sides = [not entry.overspent for entry in self.statements.values() if entry is not None]
+        return all(sides) and bool(self.books.get("kept", True))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "run_id": self.run.run_id,
+            "status": self.run.status,
+            "failure": self.failure,
+            "kept": self.kept,
+            "store": str(self.store),
+            "clients": [_account(name, entry) for name, entry in self.statements.items()],
+            "server": dict(self.books),
+        }
+
+
+def _account(name: str, entry: Statement | None) -> dict[str, Any]:
+    """A client that sold nothing has no campaign in its ledger."""
+    names = ("epsilon_bought", "epsilon_spent", "participations", "releases", "payment", "payment_agreed")
+    if entry is None:
+        return {"id": name, **dict.fromkeys(names, 0)}
+    return {"id": name, **{field: getattr(entry, field) for field in names}}
+
+
+def deal_out(
+    folder: Path, published: Published, *, clients: int, dataset: str, policy: str | None = None
+) -> list[Path]:
+    """A folder for each client, with its share of the data and a sensitivity drawn from the prior; the client files."""
+    data = load_dataset(dataset)
+    split = TaskSpec(dataset=dataset, num_clients=clients, seed=published.seed).split(data)
+    sensitivities = draw_sensitivities(parse_prior(published.prior), clients, published.seed)
+    make_folder(folder)
+    return [
+        write_client(
+            client_folder(folder, k),
+            name=f"client-{k}",
+            sensitivity=float(sensitivities[k]),
+            inputs=data.train_inputs[held],
+            targets=data.train_targets[held],
+            policy=policy,
+        )
+        for k, held in enumerate(split.indices)
+    ]
+
+
+def run_local(
+    folder: Path,
+    published: Published,
+    *,
+    clients: int,
+    dataset: str,
+    tls: bool = False,
+    policy: str | None = None,
+    limit: float | None = None,
+    progress: Progress = lambda stage, record: None,
+) -> LocalResult:
+    """Everything from the first folder to the last statement; all processes have ended when this returns.
+
+    After `limit` seconds a run that was submitted is given up; by default after all that the server itself may wait.
+    """
+    if clients < 1:
+        raise InputError(f"clients is {clients}; it must be at least 1")
+    if limit is not None and not 0 < limit < float("inf"):
+        raise InputError(f"limit is {limit:g} s; it must be finite and above 0")
+    check_size(published, clients, dataset)
+    folder = folder.absolute()
+    files = deal_out(folder / "clients", published, clients=clients, dataset=dataset, policy=policy)
+    names = [f"client-{k}" for k in range(clients)]
+    certificates = Certificates.make(folder / "certificates", names) if tls else None
+    store = ServerStore(folder / "server")
+    with LocalFederation(folder, certificates=certificates) as federation:
+        progress("superlink", {"port": federation.port})
+        for name, file in zip(names, files, strict=True):
+            if tls:
+                federation.register(name)
+            federation.add_node(name, file)
+        progress("nodes", {"clients": clients})
+        # Without keys a node that restarts is a new node, so only then may a name move.
+        values = {**published.as_dict(), "clients": clients, "store": str(store.path), "rebind": not tls}
+        if certificates is not None:
+            values["keys"] = str(certificates.folder)
+        run_id = federation.submit({**values, "dataset": dataset})
+        progress("submitted", {"run_id": run_id})
+        watch = _Watch(store, progress)
+        seconds = longest(published, clients) if limit is None else limit
+        try:
+            run = federation.wait(run_id, timeout=seconds, over=watch.over)
+        except ProcessError as error:
+            run = RunStatus(run_id=run_id, status="lost", details=str(error))
+        watch.over()
+    # Now that the last process has ended nobody's books change any more.
+    statements = {name: _own(entries, published) for name, entries in federation.statements().items()}
+    failure = None
+    if not run.completed:
+        if run.status.startswith("finished") or run.status == "lost":
+            why = f"the run ended as {run.status}: {_why(store, run)}"
+        else:
+            by = "" if limit is None else " (--limit)"
+            why = f"given up after {seconds:g} s{by}; the run was still {run.status}"
+        failure = f"{why} (logs: {folder / 'logs'})"
+    return LocalResult(run=run, store=store.path, statements=statements, books=store.books(), failure=failure)
+
+
+def check_size(published: Published, clients: int, dataset: str) -> None:
+    """Refuse, before anything is started, a mechanism that cannot plan for so many clients (fsbm-9 for three), or data
+    that cannot be dealt out to them."""
+    TaskSpec(dataset=dataset, num_clients=clients, seed=published.seed).split(load_dataset(dataset))
+    prior = parse_prior(published.prior)
+    market = Market(sensitivities=draw_sensitivities(prior, clients, published.seed), prior=prior)
+    rule = published_rule(published, 1.0)
+    rule.rule(len(rule.active(market)))
+
+
+def longest(published: Published, clients: int) -> float:
+    """Seconds after which a server with the usual timeouts has certainly given up by itself."""
+    usual = Conduct(clients=clients, store="-")
+    agreement = usual.wait_seconds + usual.elicit_seconds + 4 * usual.offer_seconds
+    return agreement + published.rounds * usual.round_seconds + 60.0
+
+
+def _own(entries: tuple[Statement, ...], published: Published) -> Statement | None:
+    return next((entry for entry in entries if entry.campaign == published.campaign), None)
+
+
+def _why(store: ServerStore, run: RunStatus) -> str:
+    told = json.loads(store.outcome.read_text(encoding="utf-8")) if store.outcome.exists() else {}
+    return str(told.get("text") or run.details or "no reason was given")
+
+
+class _Watch:
+    """Progress read off the server's store while the run goes on."""
+
+    def __init__(self, store: ServerStore, progress: Progress) -> None:
+        self._store, self._progress = store, progress
+        self._stages, self._rounds = ["reports", "agreement"], 0
+
+    def over(self) -> bool:
+        while self._stages and (self._store.path / f"{self._stages[0]}.json").exists():
+            self._progress(self._stages.pop(0), {})
+        records = self._store.run.read_metrics()
+        for record in records[self._rounds :]:
+            self._progress("round", record)
+        self._rounds = len(records)
+        return self._store.outcome.exists()

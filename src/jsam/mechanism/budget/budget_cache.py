@@ -1,0 +1,99 @@
+"""Budgets already turned into η, kept in the user's cache folder: the answer depends on public inputs alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jsam.mechanism.families.base import RangeMechanism
+from jsam.mechanism.market import Market
+from jsam.mechanism.priors import EmpiricalPrior, UniformPrior, scipy_family
+
+# The method by which a budget becomes η. Raise it when the same inputs would give another answer.
+VERSION = 4
+
+
+def user_cache() -> Path:
+    """The folder for things that can be computed again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jsam"
+
+
+@dataclass(frozen=True)
+class BudgetCache:
+    """A folder of small JSON files; `None` keeps nothing. Trouble with the disk is never an error here."""
+
+    folder: Path | None
+
+    @classmethod
+    def default(cls) -> BudgetCache:
+        return cls(user_cache() / "budgets")
+
+    def get(self, key: str | None) -> dict[str, Any] | None:
+        if self.folder is None or key is None:
+            return None
+        try:
+            known = json.loads((self.folder / f"{key}.json").read_text())
+            known["payment_quantiles"] = {float(q): amount for q, amount in known["payment_quantiles"].items()}
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            return None
+        return dict(known)
+
+    def put(self, key: str | None, plan: dict[str, Any]) -> None:
+        if self.folder is None or key is None:
+            return
+        with suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
+            try:
+                with os.fdopen(handle, "w") as file:
+                    json.dump(plan, file)
+                Path(name).replace(self.folder / f"{key}.json")
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+
+
+def fingerprint(mechanism: RangeMechanism, template: Market, **inputs: Any) -> str | None:
+    """A hash of everything that the answer depends on; None if a prior cannot be described."""
+    priors = []
+    for cost, members in template.cost_groups:
+        described = _describe(cost.prior)
+        if described is None:
+            return None
+        priors.append([described, members.tolist() if len(template.cost_groups) > 1 else len(members)])
+    options = {f.name: _plain(getattr(mechanism, f.name)) for f in fields(mechanism) if f.name != "loss_weight"}
+    active = mechanism.active(template)
+    content = {
+        "version": VERSION,
+        "kind": type(mechanism).__qualname__,
+        "options": options,
+        "priors": priors,
+        "active": active.tolist() if len(active) < template.num_clients else None,
+        **inputs,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:40]
+
+
+def _describe(prior: Any) -> Any:
+    if isinstance(prior, UniformPrior):
+        return ["uniform", prior.bottom, prior.top]
+    if isinstance(prior, EmpiricalPrior):
+        return ["empirical", hashlib.sha256(np.sort(prior.reports).tobytes()).hexdigest()]
+    family = scipy_family(prior)
+    return None if family is None else [family, _plain(prior.args), _plain(sorted(prior.kwds.items()))]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

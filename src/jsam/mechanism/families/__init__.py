@@ -1,0 +1,23 @@
+"""The mechanisms, each a small file: what range of selection it considers, and whom.
+
+To add one, subclass `RangeMechanism`, say which profiles it chooses from, and register its name in `registry`.
+"""
+
+from jsam.mechanism.families.base import Mechanism, RangeMechanism, Responses, plan
+from jsam.mechanism.families.bbm import BBM
+from jsam.mechanism.families.complete_information import JSAMCI
+from jsam.mechanism.families.fsbm import FSBM
+from jsam.mechanism.families.jsam import JSAM
+from jsam.mechanism.families.usbm import USBM
+
+__all__ = [
+    "BBM",
+    "FSBM",
+    "JSAM",
+    "JSAMCI",
+    "USBM",
+    "Mechanism",
+    "RangeMechanism",
+    "Responses",
+    "plan",
+]

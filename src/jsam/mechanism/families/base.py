@@ -1,0 +1,252 @@
+"""What a mechanism is, and everything that all mechanisms of this package share."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+
+from jsam.errors import InputError, ReportError
+from jsam.mechanism._arrays import FloatArray, IntArray
+from jsam.mechanism.contract import Contract
+from jsam.mechanism.market import Market
+from jsam.mechanism.pricing.virtual_cost import VirtualCost
+from jsam.mechanism.solver.allocation import Rule, allocate
+from jsam.mechanism.solver.closed_form import Weights
+from jsam.mechanism.solver.payments import TOLERANCE, Progress, rents
+from jsam.mechanism.solver.profiles import Profiles
+from jsam.mechanism.solver.response import Ordered, OwnReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Responses:
+    """What one client would sell and be paid for each report that it might make, the others' as they are."""
+
+    epsilons: FloatArray
+    payments: FloatArray  # NaN where they were left out
+
+
+class Mechanism(Protocol):
+    """From reports to a contract. `plan` is all that is needed; `respond` may simply plan again for each report."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def truthful(self) -> bool:
+        """Whether it claims that no client can gain by misreporting."""
+        ...
+
+    def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract: ...
+
+    def respond(self, market: Market, client: int, reports: FloatArray, *, payments: bool = True) -> Responses: ...
+
+
+def plan(market: Market, mechanism: Mechanism, *, payments: bool = True, progress: Progress | None = None) -> Contract:
+    """Turn reports into a contract.
+
+    >>> import scipy.stats
+    >>> from jsam.mechanism.families.jsam import JSAM
+    >>> market = Market(sensitivities=[0.1, 0.3, 0.9], prior=scipy.stats.uniform(0, 1))
+    >>> contract = plan(market, JSAM(loss_weight=1.0))
+    >>> contract.selection_probs.round(3).tolist(), contract.num_selected
+    ([0.667, 0.333, 0.0], 2)
+    """
+    return mechanism.plan(market, payments=payments, progress=progress)
+
+
+class Replanning:
+    """`respond` for a mechanism that has only `plan`: one whole plan a report."""
+
+    def respond(
+        self: Mechanism, market: Market, client: int, reports: FloatArray, *, payments: bool = True
+    ) -> Responses:
+        contracts = [self.plan(market.with_report(client, float(z)), payments=payments) for z in reports]
+        paid = [contract.payments for contract in contracts]
+        return Responses(
+            epsilons=np.array([contract.epsilons[client] for contract in contracts]),
+            payments=np.array([math.nan if pay is None else pay[client] for pay in paid]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RangeMechanism(ABC):
+    """A mechanism that takes the exact best of a range of profiles and pays the Myerson payments for it.
+
+    The range and the weights are fixed before the reports; this alone makes it truthful.
+    """
+
+    loss_weight: float
+    noise_weight: float = 1.0
+    bias_weight: float = 1.0
+    max_selection_prob: float | None = None
+    max_epsilon: float | None = None
+    tolerance: float = TOLERANCE
+
+    truthful: ClassVar[bool] = True
+    pays_rents: ClassVar[bool] = True  # False: just the cost, for a server that knows it
+
+    def __post_init__(self) -> None:
+        _check("loss_weight", self.loss_weight, lambda x: x > 0, "a positive number")
+        _check("noise_weight", self.noise_weight, lambda x: x > 0, "a positive number")
+        _check("bias_weight", self.bias_weight, lambda x: 0 <= x <= 1e100, "a number from 0 to 1e100")
+        _check("tolerance", self.tolerance, lambda x: 1e-12 <= x <= 1e-2, "a number from 1e-12 to 0.01")
+        if self.max_selection_prob is not None:
+            _check("max_selection_prob", self.max_selection_prob, lambda x: 0 < x <= 1, "a number above 0, at most 1")
+        if self.max_epsilon is not None:
+            _check("max_epsilon", self.max_epsilon, lambda x: x >= 1e-100, "a number of 1e-100 or more")
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @abstractmethod
+    def profiles(self, num_clients: int) -> Profiles:
+        """The range, for so many clients in the running. It must not depend on the reports."""
+
+    def active(self, market: Market) -> IntArray:
+        """The clients in the running; the choice must not depend on the reports."""
+        return np.arange(market.num_clients)
+
+    def price(self, cost: VirtualCost) -> VirtualCost:
+        """What the server counts a unit of ε at."""
+        return cost
+
+    def with_loss_weight(self, loss_weight: float) -> Self:
+        """The same mechanism with another η."""
+        return replace(self, loss_weight=loss_weight)
+
+    def rule(self, num_clients: int) -> Rule:
+        if self.max_selection_prob is not None and self.max_selection_prob * num_clients < 1 - 1e-12:
+            raise InputError(
+                f"max_selection_prob is {self.max_selection_prob:g}: {num_clients} clients cannot share all draws under"
+                f" it; at least 1/{num_clients} = {1 / num_clients:.6g} is needed"
+            )
+        weights = Weights(
+            loss_weight=self.loss_weight,
+            noise_weight=self.noise_weight,
+            bias_weight=self.bias_weight,
+            max_epsilon=self.max_epsilon,
+        )
+        return Rule(profiles=self.profiles(num_clients), weights=weights)
+
+    def _own(self, market: Market, active: IntArray, rule: Rule, v: FloatArray) -> OwnReport:
+        return OwnReport(rule=rule, base=Ordered.of(v, _tie_order(market, active)))
+
+    def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract:
+        active = self.active(market)
+        rule = self.rule(len(active))
+        v_all = self._prices(market)
+        v = v_all[active]
+        allocation = allocate(rule, v, _tie_order(market, active))
+        if math.isinf(v.max()) and not math.isfinite(allocation.objective):
+            k = int(active[int(v.argmax())])
+            raise ReportError(
+                k,
+                f"client {market.name_of(k)!r} reports {market.sensitivities[k]:g}, where the prior's density vanishes:"
+                f" its virtual cost is infinite, and {self.name} cannot drop it",
+            )
+        N = market.num_clients
+        p, eps = np.zeros(N), np.zeros(N)
+        p[active], eps[active] = allocation.selection_probs, allocation.epsilons
+        paid = error = None
+        if payments:
+            own = self._own(market, active, rule, v)
+            paid, error = self._pay(market, active, own, eps, allocation.objective, progress)
+        return Contract(
+            mechanism=self.name,
+            truthful=self.truthful,
+            names=None if market.ids is None else tuple(market.ids),
+            sensitivities=market.sensitivities,
+            virtual_costs=v_all,
+            selection_probs=p,
+            epsilons=eps,
+            payments=paid,
+            loss_weight=self.loss_weight,
+            noise_weight=self.noise_weight,
+            bias_weight=self.bias_weight,
+            max_selection_prob=self.max_selection_prob,
+            max_epsilon=self.max_epsilon,
+            ironed=market.ironed,
+            runner_up=allocation.runner_up,
+            payment_error_bound=error,
+        )
+
+    def _prices(self, market: Market) -> FloatArray:
+        v = np.empty(market.num_clients)
+        for cost, members in market.cost_groups:
+            v[members] = self.price(cost)(market.sensitivities[members])
+        return v
+
+    def _pay(
+        self,
+        market: Market,
+        active: IntArray,
+        own: OwnReport,
+        eps: FloatArray,
+        objective: float,
+        progress: Progress | None,
+    ) -> tuple[FloatArray, float]:
+        c = market.sensitivities
+        paid, error = c * eps, 0.0
+        if not self.pays_rents:
+            return paid, error
+        rank_of = np.full(market.num_clients, -1)
+        rank_of[active[own.base.order]] = np.arange(len(active))
+        for cost, members in market.cost_groups:
+            kept = members[(rank_of[members] >= 0) & (eps[members] > 0)]
+            kept = kept[np.argsort(rank_of[kept])]
+            if len(kept) == 0:
+                continue
+            earned = rents(
+                own,
+                rank_of[kept],
+                c[kept],
+                eps[kept],
+                self.price(cost),
+                objective,
+                tolerance=self.tolerance,
+                progress=progress,
+            )
+            paid[kept] += earned.rents
+            error = max(error, float(earned.error_bounds.max()))
+        return paid, error
+
+    def respond(self, market: Market, client: int, reports: FloatArray, *, payments: bool = True) -> Responses:
+        """The client's ε and payment for each report, all others' reports as they are."""
+        z = np.asarray(reports, dtype=np.float64)
+        active = self.active(market)
+        if client not in active:
+            return Responses(epsilons=np.zeros(len(z)), payments=np.zeros(len(z)))
+        own = self._own(market, active, self.rule(len(active)), self._prices(market)[active])
+        rank = int(np.flatnonzero(active[own.base.order] == client)[0])
+        cost = self.price(market.cost_of(client))
+        ranks = np.full(len(z), rank)
+        at = own.curve(own.everything(ranks), ranks, cost(z))
+        if not payments:
+            return Responses(epsilons=at.epsilon, payments=np.full(len(z), math.nan))
+        kept = at.epsilon > 0
+        paid = z * at.epsilon
+        if kept.any() and self.pays_rents:
+            paid[kept] += rents(
+                own, ranks[kept], z[kept], at.epsilon[kept], cost, at.objective[kept], tolerance=self.tolerance
+            ).rents
+        return Responses(epsilons=at.epsilon, payments=paid)
+
+
+def _tie_order(market: Market, active: IntArray) -> IntArray | None:
+    if market.tie_order is None or len(active) == market.num_clients:
+        return market.tie_order
+    places = np.full(market.num_clients, -1)
+    places[active] = np.arange(len(active))
+    order = places[market.tie_order]
+    return np.asarray(order[order >= 0])
+
+
+def _check(name: str, value: Any, good: Callable[[float], bool], allowed: str) -> None:
+    if not isinstance(value, int | float | np.number) or not math.isfinite(value) or not good(float(value)):
+        raise InputError(f"{name} is {value!r}; it must be {allowed}")

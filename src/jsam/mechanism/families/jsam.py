@@ -1,0 +1,32 @@
+"""JSAM: selection probabilities, privacy budgets and payments chosen together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jsam.mechanism.families.base import RangeMechanism
+from jsam.mechanism.solver.profiles import Profiles, capped_curve, equal_receivers, thresholds
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JSAM(RangeMechanism):
+    """The paper's mechanism: the exact minimum over a range that is fixed by the number of clients and the caps.
+
+    Without caps the range holds the optimum over all of the simplex. `max_selection_prob` takes the points of the
+    capped curve, whose best is within 1e-6 of that. `max_epsilon` adds "h kept, m of them receiving equally".
+    """
+
+    @property
+    def name(self) -> str:
+        return "jsam"
+
+    def profiles(self, num_clients: int) -> Profiles:
+        cap = self._cap
+        if self.max_epsilon is None:
+            return thresholds(num_clients) if cap is None else capped_curve(num_clients, cap)
+        receivers = equal_receivers(num_clients, cap)
+        return receivers if cap is None else receivers.joined(capped_curve(num_clients, cap))
+
+    @property
+    def _cap(self) -> float | None:
+        return None if self.max_selection_prob is None or self.max_selection_prob >= 1 else self.max_selection_prob

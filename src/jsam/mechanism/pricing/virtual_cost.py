@@ -1,0 +1,149 @@
+"""What a client really costs the server: its sensitivity plus the price of not knowing it, v = c + F(c)/f(c)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from jsam.mechanism._arrays import FloatArray
+from jsam.mechanism.pricing.histogram import breakpoints, histogram_cost
+from jsam.mechanism.pricing.looks import looked_at
+from jsam.mechanism.pricing.pieces import Pieces
+from jsam.mechanism.pricing.regular import is_proved_regular, kinks_of
+from jsam.mechanism.priors import Prior, UniformPrior, scipy_family, validate_prior
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flat:
+    """A stretch of sensitivities that irons to one virtual cost."""
+
+    low: float
+    high: float
+    level: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class VirtualCost:
+    """v as a rising function of the report.
+
+    It is c + F/f by formula where that is proved to rise; elsewhere it is made of straight pieces that rise by
+    construction, with ironed stretches where the prior's own would fall (docs/theory.md, "Priors and virtual costs").
+
+    >>> import scipy.stats
+    >>> VirtualCost.of(scipy.stats.uniform(0, 1))(np.array([0.25]))
+    array([0.5])
+    """
+
+    prior: Prior
+    bottom: float
+    top: float
+    affine: tuple[float, float] | None = None  # v = a + b z exactly (uniform priors): payments need no quadrature
+    pieces: Pieces | None = None
+    flats: tuple[Flat, ...] = ()  # where `pieces` were ironed
+    kinks: tuple[float, ...] = ()  # of the formula
+
+    @classmethod
+    def of(cls, prior: Any) -> VirtualCost:
+        """The virtual cost of a prior, ironed if need be."""
+        prior = validate_prior(prior)
+        bottom, top = (float(x) for x in prior.support())
+        if isinstance(prior, UniformPrior) or scipy_family(prior) == "uniform":
+            return cls(prior=prior, bottom=bottom, top=top, affine=(-bottom, 2.0))
+        by_formula = cls(prior=prior, bottom=bottom, top=top)
+        edges = breakpoints(prior)
+        if edges is not None:
+            masses = np.asarray(prior.pdf((edges[1:] + edges[:-1]) / 2)) * np.diff(edges)
+            pieces, stretches = histogram_cost(edges, masses)
+        elif is_proved_regular(prior):
+            return replace(by_formula, kinks=kinks_of(prior))
+        else:
+            pieces, stretches = looked_at(prior, by_formula, by_formula.far_report())
+        return replace(by_formula, pieces=pieces, flats=tuple(_flat(pieces, low, high) for low, high in stretches))
+
+    @property
+    def ironed(self) -> bool:
+        return bool(self.flats)
+
+    def __call__(self, report: FloatArray) -> FloatArray:
+        z = np.asarray(report, dtype=np.float64)
+        if self.affine is not None:
+            a, b = self.affine
+            return np.asarray(a + b * z)
+        if self.pieces is not None:
+            return np.where(z > self.pieces.edges[-1], math.inf, self.pieces(z))
+        return _formula(self.prior, z)
+
+    @property
+    def at_top(self) -> float:
+        """v at the top of the support; infinite if the density vanishes there."""
+        return math.inf if math.isinf(self.top) else float(self(np.array([self.top]))[0])
+
+    def report_at(self, v: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+        """The lowest report in [low, high] whose virtual cost reaches v, to rounding; high if none does.
+
+        Chandrupatla's method: interpolation where v is smooth, bisection across its jumps and flats. A call of the
+        prior costs far more than the arithmetic here, so a dozen of them instead of sixty is what counts.
+        """
+        if self.pieces is not None:
+            return np.clip(self.pieces.inverse(v), low, high)
+
+        def gap(z: FloatArray) -> FloatArray:
+            return np.asarray(1 - v / self(z))  # finite even where the density vanishes
+
+        low, high = low.copy(), high.copy()
+        # Far apart, halve on the logarithm first: the top may lie hundreds of decades up.
+        while np.any(wide := high > 4 * low):
+            middle = np.where(low > 0, np.sqrt(low) * np.sqrt(high), 0.5 * high)
+            reached = gap(middle) >= 0
+            low, high = np.where(wide & ~reached, middle, low), np.where(wide & reached, middle, high)
+        f_low, f_high = gap(low), gap(high)
+        never, at_once = f_high < 0, f_low >= 0
+        x1, f1, x2, f2, t = high, f_high, low, f_low, np.full(len(low), 0.5)
+        for _ in range(200):
+            x = x1 + t * (x2 - x1)
+            f = gap(x)
+            crossed = (f >= 0) != (f1 >= 0)
+            x3, f3 = np.where(crossed, x2, x1), np.where(crossed, f2, f1)
+            x2, f2 = np.where(crossed, x1, x2), np.where(crossed, f1, f2)
+            x1, f1 = x, f
+            with np.errstate(divide="ignore", invalid="ignore"):
+                least = 2 * np.finfo(np.float64).eps * np.abs(x1) / np.abs(x2 - x1)
+                if np.all((least > 0.5) | never | at_once):
+                    break
+                xi, phi = (x1 - x2) / (x3 - x2), (f1 - f2) / (f3 - f2)
+                t = f1 / (f2 - f1) * f3 / (f2 - f3) + (x3 - x1) / (x2 - x1) * f1 / (f3 - f1) * f2 / (f3 - f2)
+                smooth = (phi * phi < xi) & ((1 - phi) ** 2 < 1 - xi) & (least < 0.5)
+            t = np.where(smooth, np.clip(t, least, 1 - least), 0.5)
+        return np.where(never, high, np.where(at_once, low, np.where(f1 >= 0, x1, x2)))
+
+    def far_report(self) -> float:
+        """A report beyond which hardly any probability lies, as far out as doubles allow."""
+        if self.pieces is not None:
+            return float(self.pieces.edges[-1])
+        if math.isfinite(self.top):
+            return self.top if math.isfinite(self.at_top) else math.nextafter(self.top, 0.0)
+        for mass in (1e-280, 1e-150, 1e-60, 1e-15):
+            with np.errstate(over="ignore"):
+                z = float(self.prior.isf(mass))
+            if math.isfinite(z) and self(np.array([z]))[0] < 1e280:
+                return z
+        return float(self.prior.isf(1e-12))
+
+
+def _flat(pieces: Pieces, low: float, high: float) -> Flat:
+    level = float(pieces(np.array([low + (high - low) / 2]))[0])
+    # Where v jumps at the end of a stretch, the end itself belongs to what follows.
+    jumps = pieces(np.array([high]))[0] > level
+    return Flat(low=low, high=math.nextafter(high, low) if jumps else high, level=level)
+
+
+def _formula(prior: Prior, z: FloatArray) -> FloatArray:
+    """c + F/f in log space: far out both underflow while their ratio does not."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        log_cdf, log_pdf = np.asarray(prior.logcdf(z)), np.asarray(prior.logpdf(z))
+        ratio = np.exp(log_cdf - log_pdf)
+    # No mass below: nothing is paid for not knowing. No density here: the client costs infinitely much.
+    return np.asarray(z + np.where(np.isneginf(log_cdf), 0.0, np.where(np.isneginf(log_pdf), np.inf, ratio)))

@@ -1,0 +1,205 @@
+"""Whom to select how often and how much ε to buy: the exact minimum over a range of profiles."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from jsam.mechanism._arrays import FloatArray, IntArray
+from jsam.mechanism.solver.closed_form import Ranked, Values, Weights, evaluate
+from jsam.mechanism.solver.profiles import Profiles, two_thirds
+
+# Rows × profiles evaluated at once: large enough to be quick, small enough for the cache and for memory.
+CHUNK = 1 << 19
+# Profiles tried first where there are quick bounds, to get a value that rules most others out.
+FIRST_TRIES = 8
+# A bound that rounding could break is not a bound.
+FLOOR_SLACK = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A range of profiles and the server's weights."""
+
+    profiles: Profiles
+    weights: Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimum:
+    """The best profile of each row, and what it costs."""
+
+    objective: FloatArray
+    cost: FloatArray
+    scale: FloatArray
+    profile: IntArray
+    capped: IntArray | None = None  # how many clients are at the cap on ε, if there is one
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerUp:
+    """The best alternative that keeps another number of clients: evidence of how clear the choice was."""
+
+    num_selected: int
+    objective: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """Selection probabilities and budgets of one market, in the clients' own order."""
+
+    selection_probs: FloatArray
+    epsilons: FloatArray
+    objective: float
+    runner_up: RunnerUp | None
+
+
+class SortedRows:
+    """Rows of virtual costs, each already in rising order."""
+
+    def __init__(self, v: FloatArray) -> None:
+        self._v = v
+        self._rows: IntArray = np.arange(len(v))[:, None]
+        self._weights = _prefix_sums(two_thirds(v))
+        self._costs = _prefix_sums(v)
+
+    def take(self, rows: IntArray) -> SortedRows:
+        taken = copy.copy(self)
+        taken._rows = self._rows[rows]
+        return taken
+
+    def weight_sum(self, count: IntArray) -> FloatArray:
+        return np.asarray(self._weights[self._rows, count])
+
+    def cost_sum(self, count: IntArray) -> FloatArray:
+        return np.asarray(self._costs[self._rows, count])
+
+    def cost_at(self, rank: IntArray) -> FloatArray:
+        return np.asarray(self._v[self._rows, rank])
+
+
+def _prefix_sums(rows: FloatArray) -> FloatArray:
+    sums = np.zeros((rows.shape[0], rows.shape[1] + 1))
+    np.cumsum(rows, axis=1, out=sums[:, 1:])
+    return sums
+
+
+def minimise(rule: Rule, ranked: Ranked, rows: int, which: IntArray | None = None) -> Optimum:
+    """The best of every row over all profiles, or over those in `which` if given."""
+    which = np.arange(len(rule.profiles)) if which is None else which
+    values = _values(rule, ranked, rows, which)
+    best = values.objective.argmin(axis=1)
+    at = np.arange(rows)
+    return Optimum(
+        objective=values.objective[at, best],
+        cost=values.cost[at, best],
+        scale=values.scale[at, best],
+        profile=which[best],
+        capped=None if values.capped is None else values.capped[at, best],
+    )
+
+
+def _values(rule: Rule, ranked: Ranked, rows: int, which: IntArray, *, every: bool = False) -> Values:
+    """The profiles `which` on every row.
+
+    Those that cannot be the best are left at infinity, unless `every` one is asked for and there is no cap on ε.
+    """
+    E, free = rule.weights.max_epsilon, replace(rule.weights, max_epsilon=None)
+    if E is None and (every or rule.profiles.floors is None):
+        return evaluate(rule.profiles, which, ranked, free)
+    lower = _lower_bounds(rule, ranked, rows, which)
+    objective, cost, scale = np.full(lower.shape, np.inf), np.zeros(lower.shape), np.zeros(lower.shape)
+    capped: IntArray = np.zeros(lower.shape, dtype=np.int64)
+
+    def fill(row: IntArray, column: IntArray) -> None:
+        for start in range(0, len(row), CHUNK):
+            i, j = row[start : start + CHUNK], column[start : start + CHUNK]
+            some, profile = ranked.take(i), which[j][:, None]
+            values = evaluate(rule.profiles, profile, some, free)
+            objective[i, j], cost[i, j], scale[i, j] = (
+                values.objective[:, 0], values.cost[:, 0], values.scale[:, 0]
+            )  # fmt: skip
+            if E is None:
+                continue
+            # p²/v falls with rank, so nobody is at the cap if the cheapest is not; then all stays, to the last digit.
+            p, v = rule.profiles.levels[profile, 0], some.cost_at(np.zeros((1, 1), dtype=np.int64))
+            binds = (budgets(p, v, values.scale, None) > E)[:, 0]
+            i, j = i[binds], j[binds]
+            values = evaluate(rule.profiles, which[j][:, None], some.take(np.flatnonzero(binds)), rule.weights)
+            assert values.capped is not None
+            objective[i, j], cost[i, j], scale[i, j], capped[i, j] = (
+                values.objective[:, 0], values.cost[:, 0], values.scale[:, 0], values.capped[:, 0]
+            )  # fmt: skip
+
+    first = np.argpartition(lower, min(FIRST_TRIES, len(which)) - 1, axis=1)[:, :FIRST_TRIES]
+    fill(np.repeat(np.arange(rows), first.shape[1]), first.ravel())
+    tried = np.zeros(lower.shape, dtype=bool)
+    tried[np.arange(rows)[:, None], first] = True
+    fill(*np.nonzero((lower <= objective.min(axis=1, keepdims=True)) & ~tried))
+    return Values(objective=objective, cost=cost, scale=scale, capped=None if E is None else capped)
+
+
+def _lower_bounds(rule: Rule, ranked: Ranked, rows: int, which: IntArray) -> FloatArray:
+    """What each profile's objective is at least, quickly.
+
+    Lifting the cap on ε can only help, so a profile's value without it is one bound; the value of its floor is another.
+    """
+    profiles = rule.profiles
+    free = replace(rule.weights, max_epsilon=None)
+    if profiles.floors is None or profiles.floor_of is None:
+        return evaluate(profiles, which, ranked, free).objective
+    floor_of = profiles.floor_of[which]
+    alone = floor_of < 0
+    lower = np.empty((rows, len(which)))
+    if alone.any():
+        lower[:, alone] = evaluate(profiles, which[alone], ranked, free).objective
+    floors, back = np.unique(floor_of[~alone], return_inverse=True)
+    if len(floors):
+        values = evaluate(profiles.floors, floors, ranked, rule.weights).objective
+        lower[:, ~alone] = (values * (1 - FLOOR_SLACK))[:, back]
+    return lower
+
+
+def probs_at(rule: Rule, optimum: Optimum, rank: IntArray) -> FloatArray:
+    """Selection probability of the client at `rank` (one a row) under each row's optimum."""
+    return rule.profiles.probs_at(optimum.profile, rank)
+
+
+def budgets(p: FloatArray, v: FloatArray, scale: FloatArray | float, max_epsilon: float | None) -> FloatArray:
+    """ε = scale · p^(2/3) v^(−1/3), capped; 0 for whoever is not selected (the paper's Theorem 4)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        eps = np.where(p > 0, scale * np.cbrt(p * p / v), 0.0)
+    return eps if max_epsilon is None else np.minimum(eps, max_epsilon)
+
+
+def sorted_order(v: FloatArray, tie_order: IntArray | None = None) -> IntArray:
+    """Clients by rising v; equals by `tie_order`. A stable sort is slower, so it is used only if there are ties."""
+    order = np.argsort(v)
+    ordered = v[order]
+    if not np.any(ordered[1:] == ordered[:-1]):
+        return order
+    return np.argsort(v, kind="stable") if tie_order is None else tie_order[np.argsort(v[tie_order], kind="stable")]
+
+
+def allocate(rule: Rule, v: FloatArray, tie_order: IntArray | None = None) -> Allocation:
+    """Solve one market. Ties in v go by `tie_order`, which must not depend on the reports (default: position)."""
+    order = sorted_order(v, tie_order)
+    ordered = v[order]
+    ranked = SortedRows(ordered[None, :])
+    which = np.arange(len(rule.profiles))
+    values = _values(rule, ranked, 1, which, every=True)
+    best = int(values.objective[0].argmin())
+    p_ranked = rule.profiles.probabilities(best)
+    N = len(v)
+    p, eps = np.empty(N), np.empty(N)
+    p[order] = p_ranked
+    eps[order] = budgets(p_ranked, ordered, float(values.scale[0, best]), rule.weights.max_epsilon)
+    kept = int((p_ranked > 0).sum())
+    others = np.where(rule.profiles.num_selected == kept, np.inf, values.objective[0])
+    second = int(others.argmin())
+    runner_up = None
+    if np.isfinite(others[second]):
+        runner_up = RunnerUp(num_selected=int(rule.profiles.num_selected[second]), objective=float(others[second]))
+    return Allocation(selection_probs=p, epsilons=eps, objective=float(values.objective[0, best]), runner_up=runner_up)

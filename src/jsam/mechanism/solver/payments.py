@@ -1,0 +1,275 @@
+"""Ex-post Myerson payments, exact: π_k = c_k ε_k + ∫ from c_k to the top of the support of ε_k(z, c_−k) dz.
+
+The minimal objective G is concave in each virtual cost and its slope is that client's ε (envelope theorem). So where
+v is linear in the report the integral is a difference of two optima. Elsewhere it is taken over cells, with an error
+bound that holds across the jumps of ε (docs/theory.md, "Payments").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from jsam.errors import DivergentPaymentError
+from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
+from jsam.mechanism.pricing.pieces import Pieces
+from jsam.mechanism.pricing.virtual_cost import VirtualCost
+from jsam.mechanism.solver.piecewise_rents import Stretch, integrate
+from jsam.mechanism.solver.quadrature import Cells, Span
+from jsam.mechanism.solver.response import Block, OwnReport
+
+LEAF = 64  # clients that share a mesh
+AFFINE_LEAF = 256  # without a mesh larger blocks are quicker
+FIRST_CELLS = 4
+MOST_CELLS = 1024
+TOLERANCE = 1e-7  # of a payment, certified; the actual error is smaller still
+LOST_DIGITS = 1e-9  # of a payment: a larger rounding error asks for another way
+ROUNDING = 16 * np.finfo(np.float64).eps
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rents:
+    """What each client earns above its cost, ∫ ε dz, with a bound on the error."""
+
+    rents: FloatArray
+    error_bounds: FloatArray
+
+
+def rents(
+    own: OwnReport,
+    ranks: IntArray,
+    reports: FloatArray,
+    epsilons: FloatArray,
+    cost: VirtualCost,
+    objective: float | FloatArray,
+    *,
+    tolerance: float = TOLERANCE,
+    progress: Progress | None = None,
+) -> Rents:
+    """∫ from each report to the top, for clients (rising `ranks`) that share a virtual cost and are selected.
+
+    `epsilons` and `objective` are their ε and the minimal objective at these reports.
+    """
+    values, bounds = np.zeros(len(ranks)), np.zeros(len(ranks))
+    if cost.affine is None:
+        _by_quadrature(own, ranks, reports, cost, tolerance, progress, values, bounds)
+        return Rents(rents=values, error_bounds=bounds)
+    objective = np.broadcast_to(np.asarray(objective, dtype=np.float64), values.shape)
+    top = np.full(len(ranks), cost.at_top)
+    done = 0
+    for block in own.blocks(ranks, top, top, AFFINE_LEAF):
+        part = slice(done, done + len(block.ranks))
+        done += len(block.ranks)
+        at_top = own.curve(block, block.ranks, top[part]).objective
+        values[part] = np.maximum(at_top - objective[part], 0.0) / cost.affine[1]
+        bounds[part] = ROUNDING * at_top / cost.affine[1]
+        if progress is not None:
+            progress(len(block.ranks))
+    # Where the loss is most of the objective (a low cap on ε), the difference of two optima has lost its digits.
+    lost = np.flatnonzero(bounds > LOST_DIGITS * (reports * epsilons + values))
+    if len(lost):
+        finer, closer = np.zeros(len(lost)), np.zeros(len(lost))
+        _by_quadrature(own, ranks[lost], reports[lost], cost, tolerance, None, finer, closer)
+        values[lost], bounds[lost] = finer, closer
+    return Rents(rents=values, error_bounds=bounds)
+
+
+def _by_quadrature(
+    own: OwnReport,
+    ranks: IntArray,
+    reports: FloatArray,
+    cost: VirtualCost,
+    tolerance: float,
+    progress: Progress | None,
+    values: FloatArray,
+    bounds: FloatArray,
+) -> None:
+    start = cost(reports)
+    done = 0
+    for block in own.blocks(ranks, start, np.full(len(ranks), cost.at_top), LEAF):
+        part = slice(done, done + len(block.ranks))
+        done += len(block.ranks)
+        values[part], bounds[part] = _integrate(own, block, reports[part], start[part], cost, tolerance)
+        if progress is not None:
+            progress(len(block.ranks))
+
+
+def _integrate(
+    own: OwnReport, block: Block, reports: FloatArray, start: FloatArray, cost: VirtualCost, tolerance: float
+) -> tuple[FloatArray, FloatArray]:
+    ranks = block.ranks
+    dropped = _exclusion(own, block, start, cost, tolerance)
+    end, end_value, first_eps, end_eps = dropped.v, dropped.objective, dropped.first_epsilon, dropped.epsilon
+    never = bool(np.isinf(end_value).any())
+    far = np.full(len(ranks), cost.far_report())
+    if never:
+        # Nobody here is ever dropped and v has no top: integrate as far as doubles go, then bound the tail.
+        stop, end = far, cost(far)
+        at_end = own.curve(block, ranks, end)
+        end_value, end_eps = at_end.objective, at_end.epsilon
+    else:
+        # Whoever is kept at the end itself is paid for every report that shares its v.
+        beyond = np.where(dropped.kept, np.nextafter(end, np.inf), end)
+        stop = np.maximum(cost.report_at(beyond, reports, far), reports)
+        block = own.narrowed(block, start, end)
+    # Where a client is dropped is known to the rounding of G alone.
+    if cost.pieces is not None:
+        stretch = Stretch(
+            low=reports,
+            high=stop,
+            v_low=start,
+            v_high=end,
+            G_low=dropped.first_objective,
+            G_high=end_value,
+            eps_low=first_eps,
+            eps_high=end_eps,
+        )
+        rounding = np.where(dropped.kept | dropped.certain | never, 0.0, _stop_rounding(cost.pieces, stretch))
+        value, bound = integrate(own, block, cost.pieces, stretch, tolerance * reports * first_eps, tolerance)
+        if never and math.isinf(cost.top):
+            near = far * 0.75
+            last = own.curve(block, ranks, np.maximum(cost(near), start))
+            value, bound = _with_tail(
+                np.stack([near, far], axis=1),
+                np.stack([last.epsilon, end_eps], axis=1),
+                value,
+                bound,
+                allowed=tolerance * (reports * first_eps + value),
+            )
+        return value, bound + rounding
+    width = end - start
+    rounding = ROUNDING * end_value * np.divide(stop - reports, width, out=np.zeros_like(width), where=width > 0)
+    rounding = np.where(dropped.kept | dropped.certain, 0.0, rounding)
+    if never:
+        # The integral goes on to the end, so it does not depend on where anybody is dropped.
+        rounding = np.where(rounding > tolerance * reports * first_eps, 0.0, rounding)
+    span = Span(low=reports, high=stop, v_low=start, v_high=end, G_high=end_value, eps_high=end_eps)
+    cells = Cells.over(own, block, cost, span, np.linspace(0, 1, FIRST_CELLS + 1))
+    while True:
+        value, bound = cells.value.sum(axis=1), cells.bound.sum(axis=1) + rounding
+        goal = tolerance * (reports * first_eps + value) + rounding
+        wanting = bound > goal
+        if not wanting.any() or (cells.count >= MOST_CELLS and len(ranks) == 1):
+            break
+        if cells.count >= MOST_CELLS:
+            # Where v jumps, every client needs cells at places of its own: two meshes are then smaller than one.
+            middle = len(ranks) // 2
+            parts = [
+                _integrate(own, replace(block, ranks=ranks[some]), reports[some], start[some], cost, tolerance)
+                for some in (slice(None, middle), slice(middle, None))
+            ]
+            return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+        share = goal[wanting, None] / (2 * cells.count)
+        too_wide = (cells.bound[wanting] > share).any(axis=0)
+        if not too_wide.any():  # the goal is mostly rounding, which no halving mends
+            share = (goal - rounding)[wanting, None] / (2 * cells.count)
+            too_wide = (cells.bound[wanting] > share).any(axis=0)
+        cells = cells.halved(own, block, cost, span, too_wide)
+    if never and math.isinf(cost.top):
+        allowed = tolerance * (reports * first_eps + value)
+        return _with_tail(cells.last_reports, cells.last_epsilons, value, bound, allowed=allowed)
+    return value, bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Exclusion:
+    """Where clients are dropped: v and G there, ε at their reports, and the last ε that they are paid for."""
+
+    v: FloatArray
+    objective: FloatArray
+    first_objective: FloatArray
+    first_epsilon: FloatArray
+    epsilon: FloatArray
+    kept: BoolArray  # at v itself: it is the top, or a flat on which the tie order favours the client
+    certain: BoolArray  # another client takes its rank there: v is exact, whatever the rounding of G
+
+
+def _exclusion(own: OwnReport, block: Block, start: FloatArray, cost: VirtualCost, tolerance: float) -> _Exclusion:
+    """Newton's method on G. G is concave, so a tangent meets the final value before G does: no step overshoots.
+
+    Where the rounding of G hides the place, as under a low cap on ε, it is searched for by looking at ε alone.
+    """
+    ranks, top = block.ranks, cost.at_top
+    at_top = own.curve(block, ranks, np.full(len(ranks), top))
+    final = at_top.objective
+    kept: BoolArray = np.isfinite(final) & (at_top.epsilon > 0)
+    at_start = own.curve(block, ranks, start)
+    first = at_start.epsilon
+    v, eps = np.where(kept, top, start), np.where(kept, at_top.epsilon, first)
+    sought: BoolArray = np.isfinite(final) & ~kept
+    moving = sought.copy()
+    for _ in range(100):
+        if not moving.any():
+            break
+        at = own.curve(block, ranks[moving], v[moving])
+        gap = final[moving] - at.objective
+        going = (at.epsilon > 0) & (gap > 4e-16 * final[moving])
+        eps[moving] = np.where(at.epsilon > 0, at.epsilon, eps[moving])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            step = np.where(going, np.minimum(v[moving] + gap / at.epsilon, top), v[moving])
+        going &= step > v[moving] * (1 + 1e-15)
+        v[moving] = step
+        moving[np.flatnonzero(moving)[~going]] = False
+    hidden = sought & (ROUNDING * np.where(sought, final, 0.0) > tolerance * v * eps)
+    # On a flat clients tie, and one can be had for another at the same price: G stops rising there even where the tie
+    # order still keeps the client.
+    levels = np.empty(0) if cost.pieces is None else cost.pieces.levels
+    if len(levels):
+        above = np.minimum(np.searchsorted(levels, v), len(levels) - 1)
+        for level in (levels[np.maximum(above - 1, 0)], levels[above]):
+            near = np.abs(v - level) <= 1e-12 * level + 4 * ROUNDING * np.where(sought, final, 0.0) / eps
+            on = np.flatnonzero(sought & near & (level >= start) & ~hidden)
+            if len(on) == 0:
+                continue
+            at = own.curve(block, ranks[on], level[on])
+            kept[on] = at.epsilon > 0
+            v[on], eps[on] = level[on], np.where(kept[on], at.epsilon, eps[on])
+    certain: BoolArray = np.zeros(len(ranks), dtype=bool)
+    if hidden.any():
+        some = ranks[hidden]
+        last = own.last_kept(block, some, start[hidden], np.full(len(some), top))
+        at, after = own.curve(block, some, last), own.curve(block, some, np.nextafter(last, np.inf))
+        tied = np.isin(last, levels)
+        kept[hidden], certain[hidden] = tied, at.profile == after.profile
+        v[hidden], eps[hidden] = np.where(tied, last, np.nextafter(last, np.inf)), at.epsilon
+    return _Exclusion(
+        v=v,
+        objective=final,
+        first_objective=at_start.objective,
+        first_epsilon=first,
+        epsilon=eps,
+        kept=kept,
+        certain=certain,
+    )
+
+
+def _stop_rounding(pieces: Pieces, span: Stretch) -> FloatArray:
+    """Where a client is dropped is known to the rounding of G alone: what the last reports may bring more or less."""
+    last = pieces.at(np.nextafter(span.high, -np.inf))
+    around = np.stack([np.maximum(last - 1, 0), last, np.minimum(last + 1, len(pieces) - 1)])
+    sloping = np.isfinite(pieces.slopes)
+    slope = np.where(sloping, pieces.slopes, 0.0)[around].max(axis=0)
+    widths = np.diff(pieces.edges)
+    return np.asarray(np.minimum(ROUNDING * span.G_high * slope, span.eps_high * widths[around].max(axis=0)))
+
+
+def _with_tail(
+    z: FloatArray, eps: FloatArray, value: FloatArray, bound: FloatArray, *, allowed: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """The integral with what lies beyond the last two reports z, from the power law that ε follows there."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        power = -np.log(eps[:, 1] / eps[:, 0]) / np.log(z[:, 1] / z[:, 0])
+        tail = np.where(power > 1, eps[:, 1] * z[:, 1] / (power - 1), np.inf)
+    tail = np.where(eps[:, 1] == 0, 0.0, tail)
+    if not np.all(tail <= np.maximum(allowed, 1e-300)):
+        raise DivergentPaymentError(
+            "the prior's tail makes payments diverge: some client can never be dropped here, and its ε falls only like"
+            f" report^-{float(power.min()):.3g} (clearly faster than report^-1 is needed); use a prior with a lighter"
+            " tail or bounded support, or a mechanism that can drop any client (jsam, its caps allowing)"
+        )
+    return value + tail, bound + tail

@@ -1,0 +1,181 @@
+"""After (or during) a run: hold its ledger against its contract, release by release. Needs no torch and no data."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jsam.errors import RunFolderError
+from jsam.mechanism.contract import Contract
+from jsam.mechanism.contract_files import load_contract
+from jsam.privacy import ContractReport, Release, Schedule, check_contract, read_ledger
+from jsam.privacy.expected_releases import Demands, differences
+from jsam.runs.evidence import Evidence
+from jsam.runs.publishing import files_of
+from jsam.runs.run_folder import RunFolder, write_json
+from jsam.runs.settings import NOT_PRIVATE, TrainingSettings, noise_words, simulated
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settlement:
+    """What each client sold, what was spent of it, and in what the ledger is not the one that the contract demands."""
+
+    contract: Contract
+    settings: TrainingSettings
+    report: ContractReport
+    problems: tuple[str, ...]
+    rounds_recorded: int
+    simulated: bool = True
+
+    @property
+    def kept(self) -> bool:
+        return self.report.kept and not self.problems
+
+    @property
+    def noise(self) -> str:
+        """Where the noise comes from, and whether that makes it public."""
+        return noise_words(self.settings, simulated=self.simulated)
+
+    def lines(self) -> list[str]:
+        """The verdict first, then what is wrong, a line each; at the end, if it is so, that the run is not private."""
+        public = [f"{NOT_PRIVATE} in config.json"] if self.settings.noise_seed is not None else []
+        if self.problems and self.report.kept:
+            # What was spent by such a ledger is no news of what was spent.
+            return ["the ledger is NOT the one that the contract demands", *self.problems, *public]
+        return [*self.report.lines(), *self.problems, *public]
+
+    def as_dict(self) -> dict[str, Any]:
+        payments = self.contract.payments
+        amounts = [None] * self.contract.num_clients if payments is None else payments.tolist()
+        paid = dict(zip(self.contract.ids, amounts, strict=True))
+        return {
+            "kept": self.kept,
+            "verdict": self.lines(),
+            "delta": self.settings.delta,
+            "adjacency": self.settings.adjacency,
+            "adjacency_words": None if self.report.adjacency is None else self.report.adjacency.words,
+            "noise": self.settings.noise,
+            "c2": self.settings.c2,
+            "noise_from": self.noise,
+            "private": self.settings.noise_seed is None,
+            "rounds": self.settings.rounds,
+            "rounds_recorded": self.rounds_recorded,
+            # Of a run on one machine nobody drops out; a campaign's books have what is due to whom (its terms say how).
+            "payment_is": "agreed for the whole contract",
+            "clients": [
+                {
+                    "id": str(entry.client),
+                    "bought": _finite(entry.bought),
+                    "spent": _finite(entry.spent),
+                    "second_opinion": None if entry.second_opinion is None else _finite(entry.second_opinion),
+                    "participations": entry.participations,
+                    "releases": entry.releases,
+                    "payment": paid.get(str(entry.client)),
+                    "over": entry.over,
+                }
+                for entry in self.report.clients
+            ],
+            "files": [asdict(file) for file in files_of(simulated=self.simulated)],
+        }
+
+
+def settle(folder: Path | str, *, second_opinion: bool = True) -> Settlement:
+    """Recompute everybody's spent ε from the ledger and write audit.json into the folder."""
+    run = RunFolder(folder)
+    config = run.read_config()
+    settings = TrainingSettings.of_run(config)
+    contract = load_contract(run.contract)
+    schedule = _schedule(run, contract, settings)
+    releases = read_ledger(run.ledger)
+    evidence = Evidence.of(run, config, settings)
+    demands = _demands(contract, schedule, settings, config["data"], evidence.applied)
+    settlement = Settlement(
+        contract=contract,
+        settings=settings,
+        report=check_contract(releases, demands.epsilons, settings.delta, second_opinion=second_opinion),
+        problems=_problems(releases, demands, schedule, contract, settings, evidence.problems),
+        rounds_recorded=len({release.round for release in releases}),
+        simulated=simulated(config),
+    )
+    write_json(run.audit, settlement.as_dict())
+    return settlement
+
+
+def _schedule(run: RunFolder, contract: Contract, settings: TrainingSettings) -> Schedule:
+    """The stored one, of the size that contract and settings say."""
+    schedule = Schedule.load(run.schedule)
+    found = schedule.num_clients, schedule.rounds, schedule.per_round
+    due = contract.num_clients, settings.rounds, settings.per_round
+    if found != due:
+        words = "{} clients, {} rounds of {} draws"
+        raise RunFolderError(
+            f"{run.schedule} is of {words.format(*found)}; contract.json and config.json are of {words.format(*due)}"
+        )
+    return schedule
+
+
+def _demands(
+    contract: Contract, schedule: Schedule, settings: TrainingSettings, data: Mapping[str, Any], applied: int
+) -> Demands:
+    samples = _samples(contract, data)
+    draws = Counter(
+        (index, contract.ids[k]) for index, drawn in enumerate(schedule.draws.tolist()) for k in sorted(drawn)
+    )
+    return Demands(
+        epsilons=dict(zip(contract.ids, contract.epsilons.tolist(), strict=True)),
+        draws=draws,
+        delta=settings.delta,
+        adjacency=settings.adjacency,
+        clip_norm=settings.clip_norm,
+        noise=settings.noise,
+        c2=settings.c2,
+        samples=dict(zip(contract.ids, samples, strict=True)),
+        applied=applied,
+    )
+
+
+def _samples(contract: Contract, data: Mapping[str, Any]) -> list[int]:
+    """How many records each client has: all noise is measured by it, so it is not taken from the ledger."""
+    samples = data.get("samples")
+    if not isinstance(samples, list) or not all(type(count) is int and count > 0 for count in samples):
+        raise RunFolderError("config.json is damaged: data.samples must be the clients' numbers of records")
+    if len(samples) != contract.num_clients:
+        raise RunFolderError(f"config.json has samples of {len(samples)} clients; contract.json {contract.num_clients}")
+    if sum(samples) != data.get("num_samples"):
+        raise RunFolderError(
+            f"config.json is damaged: data.samples add up to {sum(samples)}, data.num_samples is "
+            f"{data.get('num_samples')}"
+        )
+    return samples
+
+
+def _problems(
+    releases: Sequence[Release],
+    demands: Demands,
+    schedule: Schedule,
+    contract: Contract,
+    settings: TrainingSettings,
+    disagreements: Sequence[str],
+) -> tuple[str, ...]:
+    drawn = Schedule.draw(
+        contract.selection_probs, rounds=settings.rounds, per_round=settings.per_round, seed=settings.seed
+    )
+    found = list(disagreements)
+    if not np.array_equal(drawn.draws, schedule.draws):
+        found.append(f"the schedule is not the one that seed {settings.seed} draws from the contract")
+    found += differences(releases, demands)
+    rest = len(found) - _SHOWN
+    return tuple(found[:_SHOWN] + ([f"... and {rest} more differences from the contract"] if rest > 0 else []))
+
+
+def _finite(value: float) -> float | None:
+    # JSON has no infinity; null stands for it, and `over` says what to think of it.
+    return value if math.isfinite(value) else None
