@@ -1,0 +1,197 @@
+"""What is fixed before anybody reports: mechanism, weights, caps, prior, budget or loss weight, and the seed.
+
+Commands, campaigns, terms, stored runs and sweeps each hold one `Rules`, and only `Rules` turns such settings into a
+mechanism: what one of them refuses, all refuse.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jsam.errors import InputError
+from jsam.mechanism._arrays import FloatArray
+from jsam.mechanism.budget.loss_weight import BudgetPlan, check_budget, loss_weight_for_budget
+from jsam.mechanism.contract import Contract
+from jsam.mechanism.families.base import RangeMechanism
+from jsam.mechanism.market import Market
+from jsam.mechanism.priors import Prior, parse_prior
+from jsam.mechanism.registry import mechanism_named
+
+FractionDone = Callable[[float], None]
+_WORDS = ("mechanism", "prior")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The rules of a market. No field depends on a report, and none can be changed: `dataclasses.replace` copies.
+
+    Exactly one of `loss_weight` and `budget` is given. A budget becomes a loss weight by the number of clients, before
+    any report is read; with `budget_probability` it bounds the payments in that share of markets, without it the
+    expected cost. `prior` is written as on the command line; None leaves it to the market, where clients bring priors
+    of their own.
+
+    >>> rules = Rules(mechanism="fsbm-2", prior="uniform:0,1", loss_weight=3.0)
+    >>> rules.contract(rules.market([0.2, 0.5, 0.9])).num_selected
+    2
+    >>> Rules.from_dict(rules.as_dict()) == rules
+    True
+    """
+
+    mechanism: str = "jsam"
+    prior: str | None = None
+    loss_weight: float | None = None
+    budget: float | None = None
+    budget_probability: float | None = None
+    noise_weight: float = 1.0
+    bias_weight: float = 1.0
+    max_selection_prob: float | None = None
+    max_epsilon: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
+            object.__setattr__(self, field.name, _checked(field.name, value))
+        if (self.loss_weight is None) == (self.budget is None):
+            raise InputError("give loss_weight or budget, and not both: a budget determines the loss weight")
+        if self.budget is not None:
+            check_budget(self.budget, self.budget_probability)
+        elif self.budget_probability is not None:
+            raise InputError("budget_probability needs a budget")
+
+    def mechanism_at(self, loss_weight: float, selection_probs: FloatArray | None = None) -> RangeMechanism:
+        """The mechanism with that loss weight; `selection_probs` are for those that are told how often to draw whom."""
+        given = {} if selection_probs is None else {"selection_probs": selection_probs}
+        return mechanism_named(
+            self.mechanism,
+            loss_weight=loss_weight,
+            noise_weight=self.noise_weight,
+            bias_weight=self.bias_weight,
+            max_selection_prob=self.max_selection_prob,
+            max_epsilon=self.max_epsilon,
+            **given,
+        )
+
+    def prior_of_all(self) -> Prior:
+        """The prior that all clients share."""
+        if self.prior is None:
+            raise InputError("prior is not given; write one, as in uniform:0,1")
+        return parse_prior(self.prior)
+
+    def market(self, sensitivities: Sequence[float] | FloatArray, ids: Sequence[str] | None = None) -> Market:
+        """The market of these reports under the shared prior."""
+        reports = np.asarray(sensitivities, dtype=np.float64)
+        return Market(sensitivities=reports, prior=self.prior_of_all(), ids=None if ids is None else tuple(ids))
+
+    def budget_plan(
+        self,
+        num_clients: int,
+        *,
+        mechanism: RangeMechanism | None = None,
+        prior: Prior | Sequence[Prior] | None = None,
+        losses: FloatArray | None = None,
+        progress: FractionDone | None = None,
+    ) -> BudgetPlan | None:
+        """What the budget buys from so many clients; None where the rules fix the loss weight."""
+        if self.budget is None:
+            return None
+        return loss_weight_for_budget(
+            mechanism or self.mechanism_at(1.0),
+            self.budget,
+            prior=self.prior_of_all() if prior is None else prior,
+            num_clients=num_clients,
+            probability=self.budget_probability,
+            losses=losses,
+            seed=self.seed,
+            progress=progress,
+        )
+
+    def loss_weight_for(self, num_clients: int) -> float:
+        """η(N): the loss weight for so many clients."""
+        bought = self.budget_plan(num_clients)
+        if bought is not None:
+            return bought.loss_weight
+        assert self.loss_weight is not None
+        return self.loss_weight
+
+    def contract(self, market: Market, *, payments: bool = True) -> Contract:
+        """The plan for these reports under these rules."""
+        mechanism = self.mechanism_at(1.0)
+        bought = self.budget_plan(market.num_clients, mechanism=mechanism, prior=market.prior, losses=market.losses)
+        eta = self.loss_weight if bought is None else bought.loss_weight
+        assert eta is not None
+        contract = mechanism.with_loss_weight(eta).plan(market, payments=payments)
+        return dataclasses.replace(contract, budget=self.budget)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All settings by name."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any], where: str = "rules") -> Rules:
+        """The rules that `as_dict` gave; `where` names their source in error messages."""
+        known = [field.name for field in fields(cls)]
+        unknown = [key for key in stored if key not in known]
+        if unknown:
+            raise InputError(f"{where}: unknown setting {unknown[0]!r}; allowed: {' '.join(known)}")
+        try:
+            return cls(**stored)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+
+    def to_toml(self) -> str:
+        """A file for `Rules.load`; what is not given is left out."""
+        lines = [f"{key} = {json.dumps(value)}" for key, value in self.as_dict().items() if value is not None]
+        return "\n".join(lines) + "\n"
+
+    @classmethod
+    def load(cls, path: Path | str, **instead: Any) -> Rules:
+        """The rules in a TOML file. A setting of `instead` that is not None takes the place of the file's."""
+        stored = read_settings(path)
+        given = {key: value for key, value in instead.items() if value is not None}
+        for one_way, other in (("loss_weight", "budget"), ("budget", "loss_weight")):
+            if one_way in given and other not in given:
+                stored = {key: value for key, value in stored.items() if not key.startswith(other)}
+        return cls.from_dict({**stored, **given}, str(path))
+
+    @property
+    def digest(self) -> str:
+        """A hash of all settings; equal rules have equal digests on every machine."""
+        text = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def read_settings(path: Path | str) -> dict[str, Any]:
+    """What a TOML file of rules says, not yet checked."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the rules in {str(path)!r}: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{str(path)!r} is no TOML file: {error}") from error
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value in the type of its field; whole numbers count as numbers, truth values do not."""
+    if name in _WORDS:
+        if not isinstance(value, str) or not value.strip():
+            raise InputError(f"{name} is {value!r}; it must be a name")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{name} is {value!r}; it must be a number")
+    if name != "seed":
+        return float(value)
+    if not isinstance(value, int) or value < 0:
+        raise InputError(f"seed is {value!r}; it must be a whole number of at least 0")
+    return value
