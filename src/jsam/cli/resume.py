@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from jsam.cli.options import RESULT, with_options
+from jsam.cli.options import RunFolderArgument, TensorBoardFlag, with_options
 from jsam.cli.output import say
-from jsam.cli.running import RoundProgress, require_torch, resumable, say_noise, tracking, warnings_as_lines
-from jsam.cli.simulate import finish
+from jsam.cli.running import RoundProgress, finish, require_torch, resumable, say_noise, tracking, warnings_as_lines
 
 EXAMPLES = """
 [bold]Example[/bold]
@@ -18,17 +12,9 @@ EXAMPLES = """
   jsam resume runs/a
 """
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", show_default=False)]
-
 
 @with_options
-def resume(
-    *,
-    folder: Folder,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard files too.", rich_help_panel=RESULT)
-    ] = False,
-) -> None:
+def resume(*, folder: RunFolderArgument, tensorboard: TensorBoardFlag = False) -> None:
     """Finish an interrupted run: bit for bit what it would have been without the interruption.
 
     FOLDER is what --output of jsam simulate named.

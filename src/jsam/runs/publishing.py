@@ -58,6 +58,7 @@ _BOTH = (
     File("schedule.jsonl", NO, "no record is in it; the ledger says who was drawn"),
 )
 _SIMULATED = (
+    File("rules.toml", NO, "no record is in it; prior, weights and budget are for whoever ran it to tell"),
     File("noise.key", NO, "whoever has it can take the noise off; never copy it, delete it when the run is complete"),
     File(
         "metrics.jsonl",

@@ -34,6 +34,11 @@ class RunFolder:
         return self.path / "contract.json"
 
     @property
+    def rules(self) -> Path:
+        """What was fixed before any report; not there where a stored contract was trained."""
+        return self.path / "rules.toml"
+
+    @property
     def schedule(self) -> Path:
         return self.path / "schedule.jsonl"
 

@@ -96,11 +96,11 @@ class TaskSpec:
     min_size: int | None = None
     seed: int = 0
 
-    def build(self, folder: Path | str | None = None) -> Task:
-        """Load, deal out and initialise; the same spec gives the same task."""
+    def build(self, folder: Path | str | None = None, *, dataset: Dataset | None = None) -> Task:
+        """Load, deal out and initialise; the same spec gives the same task. `dataset` saves loading it again."""
         from jsam.training.models import build_model
 
-        dataset = load_dataset(self.dataset, folder)
+        dataset = load_dataset(self.dataset, folder) if dataset is None else dataset
         split = self.split(dataset, folder)
         name = self.model or self.dataset
         model = build_model(name, derived_seed(self.seed, "model"))
