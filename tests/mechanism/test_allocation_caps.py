@@ -11,8 +11,8 @@ import pytest
 import jsam
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.solver.allocation import Rule, allocate
-from jsam.mechanism.solver.closed_form import Weights
 from jsam.mechanism.solver.profiles import capped_curve, corner_masses, moved_mass
+from jsam.mechanism.weights import Weights
 from tests.mechanism.test_allocation import plan_of, wide_market
 from tests.oracles import best_epsilons, brute_force, brute_force_joint, objective, values, values_capped
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.contract import Contract
-from jsam.mechanism.solver.allocation import RunnerUp
+from jsam.mechanism.contract import Contract, RunnerUp
+from jsam.mechanism.weights import Weights
 
 
 def load_contract(path: Path | str) -> Contract:
@@ -52,11 +52,13 @@ def contract_from_dict(stored: Mapping[str, Any], where: str = "contract") -> Co
             epsilons=_column(clients, "epsilon"),
             payments=_optional_column(clients, "payment"),
             update_weights=_optional_column(clients, "update_weight"),
-            loss_weight=float(stored["loss_weight"]),
-            noise_weight=float(stored["noise_weight"]),
-            bias_weight=float(stored["bias_weight"]),
-            max_selection_prob=stored.get("max_selection_prob"),
-            max_epsilon=stored.get("max_epsilon"),
+            weights=Weights(
+                loss_weight=float(stored["loss_weight"]),
+                noise_weight=float(stored["noise_weight"]),
+                bias_weight=float(stored["bias_weight"]),
+                max_selection_prob=stored.get("max_selection_prob"),
+                max_epsilon=stored.get("max_epsilon"),
+            ),
             budget=stored.get("budget"),
             ironed=bool(stored["ironed"]),
             runner_up=None if runner_up is None else RunnerUp(**runner_up),

@@ -159,14 +159,7 @@ def check_objective(contract: Contract, *, seed: int) -> Check:
     tolerance = OBJECTIVE if contract.max_selection_prob is None else OBJECTIVE_ON_CURVE
     if contract.max_epsilon is not None:
         tolerance = OBJECTIVE_IN_RANGE
-    problem = Problem(
-        virtual_costs=v,
-        loss_weight=contract.loss_weight,
-        noise_weight=contract.noise_weight,
-        bias_weight=contract.bias_weight,
-        max_selection_prob=1.0 if contract.max_selection_prob is None else contract.max_selection_prob,
-        max_epsilon=math.inf if contract.max_epsilon is None else contract.max_epsilon,
-    )
+    problem = Problem(virtual_costs=v, weights=contract.weights)
     thorough = N <= SEARCH_UP_TO
     found, p = least_objective(problem, seed=seed) if thorough else least_simple_objective(problem)
     bound = loss_bound(contract.selection_probs, contract.epsilons, contract.noise_weight, contract.bias_weight)

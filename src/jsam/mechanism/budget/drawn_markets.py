@@ -88,6 +88,8 @@ class CostSample:
 
     def rough_cost(self, eta: float) -> float:
         """The mean over the first of the draws, to know where to look."""
+        if eta == 0:  # too small for a double: nothing is bought
+            return 0.0
         rule = replace(self._rule, weights=replace(self._rule.weights, loss_weight=eta))
         costs = minimise(rule, self._first, self._first_size).cost
         weights = self._weights[: self._first_size]

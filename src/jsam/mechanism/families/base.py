@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -16,10 +15,10 @@ from jsam.mechanism.contract import Contract
 from jsam.mechanism.market import Market
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
 from jsam.mechanism.solver.allocation import Rule, allocate
-from jsam.mechanism.solver.closed_form import Weights
 from jsam.mechanism.solver.payments import TOLERANCE, Progress, rents
 from jsam.mechanism.solver.profiles import Profiles
 from jsam.mechanism.solver.response import Ordered, OwnReport
+from jsam.mechanism.weights import Weights, check_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,31 +73,29 @@ class Replanning:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RangeMechanism(ABC):
+class RangeMechanism(Weights, ABC):
     """A mechanism that takes the exact best of a range of profiles and pays the Myerson payments for it.
 
     The range and the weights are fixed before the reports; this alone makes it truthful.
     """
 
-    loss_weight: float
-    noise_weight: float = 1.0
-    bias_weight: float = 1.0
-    max_selection_prob: float | None = None
-    max_epsilon: float | None = None
     tolerance: float = TOLERANCE
 
     truthful: ClassVar[bool] = True
     pays_rents: ClassVar[bool] = True  # False: just the cost, for a server that knows it
 
     def __post_init__(self) -> None:
-        _check("loss_weight", self.loss_weight, lambda x: x > 0, "a positive number")
-        _check("noise_weight", self.noise_weight, lambda x: x > 0, "a positive number")
-        _check("bias_weight", self.bias_weight, lambda x: 0 <= x <= 1e100, "a number from 0 to 1e100")
-        _check("tolerance", self.tolerance, lambda x: 1e-12 <= x <= 1e-2, "a number from 1e-12 to 0.01")
-        if self.max_selection_prob is not None:
-            _check("max_selection_prob", self.max_selection_prob, lambda x: 0 < x <= 1, "a number above 0, at most 1")
-        if self.max_epsilon is not None:
-            _check("max_epsilon", self.max_epsilon, lambda x: x >= 1e-100, "a number of 1e-100 or more")
+        super().__post_init__()
+        check_number("tolerance", self.tolerance, lambda x: 1e-12 <= x <= 1e-2, "a number from 1e-12 to 0.01")
+
+    # Two mechanisms with equal weights are two mechanisms.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    @property
+    def weights(self) -> Weights:
+        """The weights and caps alone."""
+        return Weights(**{field.name: getattr(self, field.name) for field in fields(Weights)})
 
     @property
     @abstractmethod
@@ -126,13 +123,7 @@ class RangeMechanism(ABC):
                 f"max_selection_prob is {self.max_selection_prob:g}: {num_clients} clients cannot share all draws under"
                 f" it; at least 1/{num_clients} = {1 / num_clients:.6g} is needed"
             )
-        weights = Weights(
-            loss_weight=self.loss_weight,
-            noise_weight=self.noise_weight,
-            bias_weight=self.bias_weight,
-            max_epsilon=self.max_epsilon,
-        )
-        return Rule(profiles=self.profiles(num_clients), weights=weights)
+        return Rule(profiles=self.profiles(num_clients), weights=self.weights)
 
     def _own(self, market: Market, active: IntArray, rule: Rule, v: FloatArray) -> OwnReport:
         return OwnReport(rule=rule, base=Ordered.of(v, _tie_order(market, active)))
@@ -166,11 +157,7 @@ class RangeMechanism(ABC):
             selection_probs=p,
             epsilons=eps,
             payments=paid,
-            loss_weight=self.loss_weight,
-            noise_weight=self.noise_weight,
-            bias_weight=self.bias_weight,
-            max_selection_prob=self.max_selection_prob,
-            max_epsilon=self.max_epsilon,
+            weights=self.weights,
             ironed=market.ironed,
             runner_up=allocation.runner_up,
             payment_error_bound=error,
@@ -245,8 +232,3 @@ def _tie_order(market: Market, active: IntArray) -> IntArray | None:
     places[active] = np.arange(len(active))
     order = places[market.tie_order]
     return np.asarray(order[order >= 0])
-
-
-def _check(name: str, value: Any, good: Callable[[float], bool], allowed: str) -> None:
-    if not isinstance(value, int | float | np.number) or not math.isfinite(value) or not good(float(value)):
-        raise InputError(f"{name} is {value!r}; it must be {allowed}")

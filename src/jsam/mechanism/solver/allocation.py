@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray, IntArray
-from jsam.mechanism.solver.closed_form import Ranked, Values, Weights, evaluate
+from jsam.mechanism.contract import RunnerUp
+from jsam.mechanism.solver.closed_form import Ranked, Values, evaluate
 from jsam.mechanism.solver.profiles import Profiles, two_thirds
+from jsam.mechanism.weights import Weights
 
 # Rows × profiles evaluated at once: large enough to be quick, small enough for the cache and for memory.
 CHUNK = 1 << 19
@@ -36,14 +38,6 @@ class Optimum:
     scale: FloatArray
     profile: IntArray
     capped: IntArray | None = None  # how many clients are at the cap on ε, if there is one
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunnerUp:
-    """The best alternative that keeps another number of clients: evidence of how clear the choice was."""
-
-    num_selected: int
-    objective: float
 
 
 @dataclass(frozen=True, kw_only=True)
