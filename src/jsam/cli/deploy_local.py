@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jsam.cli.inputs import refuse_columns
+from jsam.cli.inputs import check_without_file
 from jsam.cli.options import ECONOMY, RESULT, with_options
 from jsam.cli.output import (
     EXIT_BAD_INPUT,
@@ -94,7 +94,7 @@ def deploy_local(
     from jsam.flower.launch.processes import interruptible
 
     rules = economy.rules(**USUAL)
-    refuse_columns(rules, "clients of a federation do not report")
+    check_without_file(rules, clients, "clients of a federation do not report")
     folder = free_folder(output, holds_something)
     published = Published(
         campaign=f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}",

@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 _COLUMNS = {"loss": "local loss", "selection_prob": "given probabilities"}
 
 
-def refuse_columns(rules: Rules, who: str) -> None:
-    """Refuse a mechanism that selects by a column of CLIENTS.csv where there is no such file."""
+def check_without_file(rules: Rules, num_clients: int, who: str) -> None:
+    """Refuse rules under which so many clients, of whom no file tells, cannot be planned for. `who` says which."""
+    if num_clients < 1:
+        raise InputError(f"--clients is {num_clients}; it must be at least 1")
     for column in rules.columns:
         what = _COLUMNS.get(column, f"column {column!r}")
         raise InputError(f"{rules.mechanism} selects by {what}, which {who}; choose another --mechanism")
+    if rules.max_selection_prob is not None:
+        rules.mechanism_at(1.0).rule(num_clients)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +57,9 @@ class Inputs:
         """Simulated clients, whose reports are drawn from the prior. What they cannot be planned under is refused."""
         from jsam.runs.drawn_sensitivities import draw_sensitivities
 
-        if num_clients < 1:
-            raise InputError(f"--clients is {num_clients}; it must be at least 1")
-        refuse_columns(rules, "simulated clients do not have (a CLIENTS.csv for --clients may)")
-        inputs = cls(
-            market=rules.market(draw_sensitivities(rules.prior_of_all(), num_clients, rules.seed)), rules=rules
-        )
-        inputs.named_mechanism().rule(num_clients)
-        return inputs
+        check_without_file(rules, num_clients, "simulated clients do not have (a CLIENTS.csv for --clients may)")
+        reports = draw_sensitivities(rules.prior_of_all(), num_clients, rules.seed)
+        return cls(market=rules.market(reports), rules=rules)
 
     def under(self, mechanism: str) -> Inputs:
         """The same clients under another mechanism."""

@@ -52,7 +52,9 @@ class RuleOptions:
                 raise InputError("--budget-probability needs --budget")
             if "loss_weight" not in settings:
                 raise InputError("give --loss-weight (as in --loss-weight 5) or --budget (as in --budget 10)")
-        return Rules(**settings) if self.file is None else Rules.from_dict(settings, str(self.file))
+        if self.file is None:
+            return Rules(**settings)
+        return Rules.from_dict(settings, f"{self.file} and the options beside it" if self.given else str(self.file))
 
     @property
     def written_names(self) -> list[str]:

@@ -26,6 +26,7 @@ from jsam.mechanism.market import Market
 from jsam.mechanism.priors import Prior, parse_prior
 from jsam.mechanism.registry import mechanism_named
 from jsam.mechanism.solver.payments import Progress
+from jsam.mechanism.weights import Weights
 
 FractionDone = Callable[[float], None]
 _WORDS = ("mechanism", "prior")
@@ -74,6 +75,7 @@ class Rules:
                 raise InputError(f"budget_probability is {self.budget_probability:g}; {allowed}")
         if self.budget is not None:
             check_budget(self.budget, self.budget_probability)
+        self.weights_at(1.0 if self.loss_weight is None else self.loss_weight)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -88,20 +90,22 @@ class Rules:
         name, _, file = (self.prior or "").partition(":")
         return file.strip() if name.strip() == "empirical" else None
 
-    def mechanism_at(
-        self, loss_weight: float, selection_probs: Sequence[float] | FloatArray | None = None
-    ) -> RangeMechanism:
-        """The mechanism with that loss weight; `selection_probs` are for those that are told how often to draw whom."""
-        given = {} if selection_probs is None else {"selection_probs": selection_probs}
-        return mechanism_named(
-            self.mechanism,
+    def weights_at(self, loss_weight: float) -> Weights:
+        """The weights and caps, with that loss weight."""
+        return Weights(
             loss_weight=loss_weight,
             noise_weight=self.noise_weight,
             bias_weight=self.bias_weight,
             max_selection_prob=self.max_selection_prob,
             max_epsilon=self.max_epsilon,
-            **given,
         )
+
+    def mechanism_at(
+        self, loss_weight: float, selection_probs: Sequence[float] | FloatArray | None = None
+    ) -> RangeMechanism:
+        """The mechanism with that loss weight; `selection_probs` are for those that are told how often to draw whom."""
+        given = {} if selection_probs is None else {"selection_probs": selection_probs}
+        return mechanism_named(self.mechanism, **vars(self.weights_at(loss_weight)), **given)
 
     def prior_of_all(self) -> Prior:
         """The prior that all clients share."""
