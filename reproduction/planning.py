@@ -38,8 +38,8 @@ def rules_of(config: RunConfig, mechanism: str) -> Rules:
 
     A cap on p is for the mechanisms that choose p; stored runs of others were made without it.
     """
-    rules = config.rules(mechanism)
-    return rules if _chooses_probs(mechanism) else replace(rules, max_selection_prob=None)
+    cap = config.max_selection_prob if _chooses_probs(mechanism) else None
+    return replace(config.rules, mechanism=mechanism, max_selection_prob=cap)
 
 
 def _chooses_probs(mechanism: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from reproduction import paper_numbers as published
@@ -107,7 +107,7 @@ def cells(configs: Sequence[RunConfig], known: Mapping[str, Record]) -> list[Cel
     """The runs in groups that differ in their seed only, in the order of the specification."""
     groups: dict[str, list[RunConfig]] = {}
     for config in configs:
-        groups.setdefault(replace(config, seed=0).key, []).append(config)
+        groups.setdefault(config.changed(seed=0).key, []).append(config)
     return [
         Cell(config=group[0], wanted=len(group), records=[known[c.key] for c in group if c.key in known])
         for group in groups.values()

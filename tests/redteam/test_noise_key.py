@@ -316,10 +316,11 @@ def test_trials_have_keys_of_their_own_unless_a_noise_seed_is_given() -> None:
 
 def test_experiments_draw_the_noise_that_their_stored_results_were_made_with() -> None:
     """From the configuration's seed, by the same derivation as before there were keys: to be repeated to the bit."""
-    config = RunConfig(
-        dataset="digits", similarity=50.0, mechanism="usbm", cost=1.0, noise_weight=1.0, noise="exact", clip_norm=1.0,
-        learning_rate=0.1, seed=7,
-    )  # fmt: skip
+    stored = {
+        "dataset": "digits", "similarity": 50.0, "mechanism": "usbm", "cost": 1.0, "noise_weight": 1.0,
+        "noise": "exact", "clip_norm": 1.0, "learning_rate": 0.1, "seed": 7,
+    }  # fmt: skip
+    config = RunConfig.from_dict(stored)
     settings = settings_of(config, "cpu")
     assert settings.noise_seed == settings.seed == 7
     expected = generator(7, "noise", round=3).standard_normal(20, dtype=np.float32)

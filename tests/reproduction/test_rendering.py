@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 from collections.abc import Callable
@@ -40,7 +39,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
         raise AssertionError("something was run")
 
     monkeypatch.setattr("jsam.training.trials.run_trials", never)
-    monkeypatch.setattr("reproduction.planning.loss_weight_for_budget", never)
+    monkeypatch.setattr("jsam.mechanism.rules.loss_weight_for_budget", never)
     monkeypatch.setattr("reproduction.tasks.load_dataset", never)
     found = copied_places(tmp_path)
     (tmp_path / "docs").mkdir()
@@ -177,7 +176,7 @@ def test_the_largest_epsilon_stands_in_the_documents_for_every_cost_and_mechanis
     page.write_text("<!-- sold -->\nstale\n<!-- end -->\n<!-- other-weights -->\nstale\n<!-- end -->\n")
     (spec,) = load_specs(places, ["exact-mnist"])
     runs = spec.runs(Chosen.load(places.chosen))
-    other = [dataclasses.replace(config, noise_weight=7.0) for config in runs if config.seed == 0]
+    other = [config.changed(noise_weight=7.0) for config in runs if config.seed == 0]
     store(places, "exact-cifar10", lambda c: 0.5, runs=other, changes=lambda c: {"epsilon_sold_max": 3.0})
     assert main(["reproduce", "render", "--root", str(places.home)]) == 0
     text = page.read_text()
@@ -223,8 +222,8 @@ def test_the_figure_of_q_takes_every_held_out_run_that_differs_in_q_alone(places
     weights = [1.0, 9.0, 30.0]
     (spec,) = load_specs(places, ["tuning-mnist"])
     last = spec.runs(Chosen.load(places.chosen))[-1]
-    same = [dataclasses.replace(last, noise_weight=weight, cost=3.0, similarity=100.0) for weight in weights]
-    other = [dataclasses.replace(same[0], momentum=0.5), dataclasses.replace(same[0], held_out=False)]
+    same = [last.changed(noise_weight=weight, cost=3.0, similarity=100.0) for weight in weights]
+    other = [same[0].changed(momentum=0.5), same[0].changed(held_out=False)]
     store(places, "tuning-mnist", lambda c: 0.9, runs=[*same, *other])
     (panel,) = noise_weight_panels(Results(places))
     assert panel.title == "s = 100"
@@ -311,7 +310,7 @@ def test_what_was_not_tuned_is_a_gap_in_the_curves_and_no_line_across(places: Pl
     runs = spec.runs(Chosen.load(places.chosen))
     last = runs[-1]
     tuned = {1.0: (1.0, 3.0, 9.0), 3.0: (1.0, 9.0), 2.0: (9.0,)}  # Q by cost
-    same = [dataclasses.replace(last, noise_weight=w, cost=c, similarity=100.0) for c in tuned for w in tuned[c]]
+    same = [last.changed(noise_weight=w, cost=c, similarity=100.0) for c in tuned for w in tuned[c]]
     store(places, "tuning-mnist", lambda c: 0.9, runs=same)
     (panel,) = noise_weight_panels(Results(places))
     drawn = {name: [point.mean for point in points] for name, points in panel.curves.items()}

@@ -54,9 +54,8 @@ def test_a_whole_sweep_at_one_seed_comes_before_the_next(places: Places) -> None
 def test_a_key_is_that_of_the_configuration_and_of_nothing_else(places: Places) -> None:
     first = runs_of(places)[0]
     assert RunConfig.from_dict(json.loads(json.dumps(first.as_dict()))).key == first.key
-    assert dataclasses.replace(first, cost=5).key == dataclasses.replace(first, cost=5.0).key
-    replace = dataclasses.replace
-    changed = [replace(first, seed=7), replace(first, c2=0.2), replace(first, rounds=5)]
+    assert first.changed(cost=5).key == first.changed(cost=5.0).key
+    changed = [first.changed(seed=7), first.changed(c2=0.2), first.changed(rounds=5)]
     assert len({first.key, *(config.key for config in changed)}) == 4
 
 
@@ -82,7 +81,7 @@ def test_a_run_whose_contract_was_run_before_is_not_made_again(places: Places) -
     assert any("4 runs are those of stored ones" in line for line in told)
     for config in runs_of(places):
         record = read_folder(places.results)[config.key]
-        old = before[dataclasses.replace(config, noise_weight=9.0)]
+        old = before[config.changed(noise_weight=9.0)]
         if config.mechanism == "jsam":
             assert "same_as" not in record.result
             continue
@@ -202,7 +201,7 @@ def test_the_exact_epsilon_beside_lemma1_is_the_accountants(places: Places) -> N
     plans = Plans.load(places.plans)
     spent = {}
     for noise, c2 in (("exact", None), ("lemma1", 0.1)):
-        changed = dataclasses.replace(config, noise=noise, c2=c2)
+        changed = config.changed(noise=noise, c2=c2)
         contract = plans.contract(changed)
         drawn = Preparation.of(contract, settings_of(changed, "cpu"), task_of(changed).partition.sizes)
         spent[noise] = spent_epsilon_max(drawn)
@@ -224,9 +223,9 @@ def test_mechanisms_of_a_seed_face_the_same_clients(places: Places) -> None:
 
 def test_a_straggler_stays_under_usbm_and_is_dropped_by_jsam(places: Places) -> None:
     plans = Plans.load(places.plans)
-    config = dataclasses.replace(runs_of(places)[0], straggler_epsilon=1e-4)
+    config = runs_of(places)[0].changed(straggler_epsilon=1e-4)
     last = int(np.argmax(plans.contract(config).sensitivities))
-    usbm = plans.contract(dataclasses.replace(config, mechanism="usbm", cost_of="usbm"))
+    usbm = plans.contract(config.changed(mechanism="usbm", cost_of="usbm"))
     assert usbm.epsilons[last] == 1e-4
     assert usbm.selection_probs[last] == pytest.approx(0.1)
     jsam = plans.contract(config)
@@ -235,7 +234,7 @@ def test_a_straggler_stays_under_usbm_and_is_dropped_by_jsam(places: Places) -> 
 
 
 def test_a_run_that_diverges_is_a_result(places: Places) -> None:
-    config = dataclasses.replace(runs_of(places)[0], learning_rate=1e38, rounds=6)
+    config = runs_of(places)[0].changed(learning_rate=1e38, rounds=6)
     task = task_of(config)
     trial = Trial(contract=Plans.load(places.plans).contract(config), task=task, settings=settings_of(config, "cpu"))
     before = {name: value.clone() for name, value in task.model.state_dict().items()}
@@ -267,7 +266,7 @@ def test_the_plain_entry_plans_runs_lists_and_tabulates(
 def test_stored_plans_are_used_and_not_found_again(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = runs_of(places)
     Plans.load(places.plans).prepare(runs, tell=lambda line: None)
-    monkeypatch.setattr("reproduction.planning.loss_weight_for_budget", lambda *_, **__: math.nan)
+    monkeypatch.setattr("jsam.mechanism.rules.loss_weight_for_budget", lambda *_, **__: math.nan)
     monkeypatch.setattr("reproduction.planning._local_losses", lambda *_: [])
     plans = Plans.load(places.plans)
     contracts = [plans.contract(config) for config in runs]
@@ -308,7 +307,7 @@ def test_plans_that_are_known_are_found_once_and_stay(
     Plans.load(places.plans).loss_weight(bbm)
     there.loss_weight(jsam)
     assert len(json.loads((places.plans / "loss-weights.json").read_text())) == 2
-    monkeypatch.setattr("reproduction.planning.loss_weight_for_budget", lambda *_, **__: pytest.fail("again"))
+    monkeypatch.setattr("jsam.mechanism.rules.loss_weight_for_budget", lambda *_, **__: pytest.fail("again"))
     monkeypatch.setattr("reproduction.planning._local_losses", lambda *_: pytest.fail("again"))
     make(away, only=["*seed0"])
     before = stored_plans(away.output)
@@ -379,7 +378,7 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_computed(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("something was computed")
 
-    monkeypatch.setattr("reproduction.planning.loss_weight_for_budget", never)
+    monkeypatch.setattr("jsam.mechanism.rules.loss_weight_for_budget", never)
     monkeypatch.setattr("reproduction.planning._local_losses", never)
     assert main(["run", option, value, "--root", str(places.home)]) == 2
     err = capsys.readouterr().err

@@ -17,20 +17,22 @@ from reproduction.store import Record
 from reproduction.stored_numbers import contract_numbers
 
 # FSBM's draws are fixed, and its own cost sets ε: Q has no say.
-CONFIG = RunConfig(
-    dataset="digits",
-    similarity=100,
-    mechanism="fsbm-5",
-    cost=5,
-    noise_weight=9,
-    noise="lemma1",
-    c2=0.1,
-    clip_norm=1,
-    learning_rate=0.5,
-    num_clients=10,
-    seed=0,
+CONFIG = RunConfig.from_dict(
+    {
+        "dataset": "digits",
+        "similarity": 100,
+        "mechanism": "fsbm-5",
+        "cost": 5,
+        "noise_weight": 9,
+        "noise": "lemma1",
+        "c2": 0.1,
+        "clip_norm": 1,
+        "learning_rate": 0.5,
+        "num_clients": 10,
+        "seed": 0,
+    }
 )
-OTHER_Q = replace(CONFIG, noise_weight=2)
+OTHER_Q = CONFIG.changed(noise_weight=2)
 
 
 @pytest.fixture
@@ -77,11 +79,11 @@ def test_another_q_is_no_other_run_where_draws_are_fixed(plans: Plans) -> None:
     ids=str,
 )  # fmt: skip
 def test_all_else_that_a_run_depends_on_must_be_equal(setting: dict[str, Any], plans: Plans) -> None:
-    assert found(replace(OTHER_Q, **setting), plans, stored(CONFIG, plans)) is None
+    assert found(OTHER_Q.changed(**setting), plans, stored(CONFIG, plans)) is None
 
 
 def test_with_the_eta_of_another_mechanism_q_changes_what_is_sold(plans: Plans) -> None:
-    one, other = replace(CONFIG, cost_of="jsam"), replace(OTHER_Q, cost_of="jsam")
+    one, other = CONFIG.changed(cost_of="jsam"), OTHER_Q.changed(cost_of="jsam")
     assert np.array_equal(plans.contract(one).selection_probs, plans.contract(other).selection_probs)
     assert not np.allclose(plans.contract(one).epsilons, plans.contract(other).epsilons)
     assert found(other, plans, stored(one, plans)) is None
@@ -97,7 +99,7 @@ def test_other_draws_are_another_run(plans: Plans, tmp_path: Path) -> None:
 
 
 def test_jsams_draws_follow_q(plans: Plans) -> None:
-    one, other = (replace(config, mechanism="jsam", cost_of="jsam", cost=1) for config in (CONFIG, OTHER_Q))
+    one, other = (config.changed(mechanism="jsam", cost_of="jsam", cost=1) for config in (CONFIG, OTHER_Q))
     assert found(one, plans, stored(one, plans)) == one.key
     assert found(other, plans, stored(one, plans)) is None
 
@@ -125,7 +127,7 @@ def test_a_run_whose_recorded_contract_is_not_todays_is_no_twin(name: str, plans
 
 def test_a_twin_of_a_twin_names_the_run_that_was_made(plans: Plans) -> None:
     twin = twin_record(OTHER_Q, stored(CONFIG, plans), plans.contract(OTHER_Q))
-    third = replace(CONFIG, noise_weight=4)
+    third = CONFIG.changed(noise_weight=4)
     search = Twins([twin], plans).of(third)
     assert search is not None
     record = twin_record(third, *search)
