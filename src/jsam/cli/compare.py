@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from jsam.cli.inputs import Inputs
-from jsam.cli.options import ECONOMY, ClientsFile, EconomyOptions, PlotFile, ResultOptions, with_options
+from jsam.cli.options import ECONOMY, ClientsFile, EconomyOptions, PlotFile, ResultOptions, known_here, with_options
 from jsam.cli.output import Format, deliver, progress_bar, rendered
 from jsam.cli.plan import planned
 from jsam.cli.wording import in_options
@@ -56,6 +56,8 @@ def compare(
         typer.Option(
             help="A mechanism to compare; repeat for several. Without any: jsam  jsam-ci  usbm, fsbm with half and"
             " three quarters of the clients, and bbm with half if there are losses.",
+            parser=known_here,
+            metavar="NAME",
             rich_help_panel=ECONOMY,
         ),
     ] = None,

@@ -119,10 +119,22 @@ class ResultOptions:
         _ = self.kind
 
 
+def known_here(name: str) -> str:
+    """The name of a mechanism that the user wrote; a class of the user's own is imported."""
+    if ":" in name:
+        from jsam.mechanism.registry import import_mechanism
+
+        import_mechanism(name)
+    return name
+
+
 MechanismName = Annotated[
     str,
     typer.Option(
-        help="jsam  jsam-ci  usbm  usbm-compensated  fsbm-M  bbm-M, with a number of clients for M.",
+        help="jsam  jsam-ci  usbm  usbm-compensated  fsbm-M  bbm-M, with a number of clients for M, or a class of your"
+        " own, package.module:Class.",
+        parser=known_here,
+        metavar="NAME",
         rich_help_panel=ECONOMY,
     ),
 ]
@@ -135,10 +147,11 @@ PlotFile = Annotated[
 
 def refuse_columns(mechanism: str, who: str) -> None:
     """Refuse a mechanism that selects by a column of CLIENTS.csv where there is no such file."""
-    by = {"bbm": "local loss", "usbm-compensated": "given probabilities"}
-    for name, what in by.items():
-        if mechanism == name or mechanism.startswith(f"{name}-"):
-            raise InputError(f"{mechanism} selects by {what}, which {who}; choose another --mechanism")
+    from jsam.mechanism.registry import find_description
+
+    description = find_description(mechanism)
+    for need in () if description is None else description.needs:
+        raise InputError(f"{mechanism} selects by {need.words}, which {who}; choose another --mechanism")
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -16,6 +16,7 @@ import numpy as np
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.market import Market
 from jsam.mechanism.priors import EmpiricalPrior, UniformPrior, scipy_family
+from jsam.mechanism.registry import is_of_this_package
 
 # The method by which a budget becomes η. Raise it when the same inputs would give another answer.
 VERSION = 4
@@ -62,7 +63,9 @@ class BudgetCache:
 
 
 def fingerprint(mechanism: RangeMechanism, template: Market, **inputs: Any) -> str | None:
-    """A hash of everything that the answer depends on; None if a prior cannot be described."""
+    """A hash of everything that the answer depends on; None if a prior or a user's own mechanism is part of that."""
+    if not is_of_this_package(mechanism):
+        return None
     priors = []
     for cost, members in template.cost_groups:
         described = _describe(cost.prior)
