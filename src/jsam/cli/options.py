@@ -71,8 +71,10 @@ class EconomyOptions:
     @property
     def past_reports(self) -> list[str]:
         """The file that --prior reads, if it reads one."""
-        name, _, file = (self.prior or "").partition(":")
-        return [file.strip()] if name.strip() == "empirical" else []
+        from jsam.mechanism.priors import file_of_prior
+
+        file = file_of_prior(self.prior or "")
+        return [] if file is None else [file]
 
     def check(self) -> None:
         """Exactly one of loss weight and budget."""
