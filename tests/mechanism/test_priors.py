@@ -442,7 +442,7 @@ def test_a_kind_of_prior_is_known_by_its_file_alone(tmp_path: Path, monkeypatch:
         sys.modules.pop("jsam.mechanism.priors.points", None)
         priors._kinds.cache_clear()
     with pytest.raises(InputError, match="unknown distribution 'points'"):
-        jsam.parse_prior("points:abc")
+        jsam.parse_prior("points:1")
 
 
 def test_the_file_that_a_prior_reads() -> None:

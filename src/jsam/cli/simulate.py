@@ -118,7 +118,7 @@ def simulate(
             say(f"a learning rate of {settings.learning_rate:g} fits the noise of this contract")
         with RoundProgress(f"Training ({chosen.mechanism})", settings.rounds) as progress:
             train(chosen, task, settings, output, progress=progress, tracker=tracker)
-    finish(output, strict=settings.noise == "exact")
+    finish(output, strict=settings.rule_of_noise.keeps_contracts)
 
 
 def finish(output: Path, *, strict: bool) -> None:
