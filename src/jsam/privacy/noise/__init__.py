@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from dataclasses import fields
 from functools import cache
@@ -20,7 +21,7 @@ __all__ = ["Exact", "Lemma1", "NoiseRule", "needed_c2", "noise_names", "noise_ru
 def _rules() -> dict[str, type[NoiseRule]]:
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     values: list[Any] = [value for module in modules for value in vars(module).values()]
-    return {rule.label: rule for rule in values if isinstance(rule, type) and isinstance(vars(rule).get("label"), str)}
+    return {rule.label: rule for rule in values if inspect.isclass(rule) and isinstance(vars(rule).get("label"), str)}
 
 
 def noise_names() -> tuple[str, ...]:
