@@ -20,8 +20,10 @@ from jsam.mechanism.bound import loss_bound
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families import plan
 from jsam.mechanism.families.base import RangeMechanism
+from jsam.mechanism.families.description import LOSSES
 from jsam.mechanism.market import Market
 from jsam.mechanism.priors import parse_prior
+from jsam.mechanism.registry import description_of
 from jsam.mechanism.rules import Rules
 from jsam.report.files import write_atomically
 from jsam.runs.drawn_sensitivities import draw_sensitivities
@@ -38,16 +40,12 @@ def rules_of(config: RunConfig, mechanism: str) -> Rules:
 
     A cap on p is for the mechanisms that choose p; stored runs of others were made without it.
     """
-    cap = config.max_selection_prob if _chooses_probs(mechanism) else None
+    cap = config.max_selection_prob if description_of(mechanism).chooses_probs else None
     return replace(config.rules, mechanism=mechanism, max_selection_prob=cap)
 
 
-def _chooses_probs(mechanism: str) -> bool:
-    return mechanism.startswith("jsam")
-
-
 def _by_losses(mechanism: str) -> bool:
-    return mechanism.startswith("bbm")
+    return LOSSES in description_of(mechanism).needs
 
 
 @dataclass(kw_only=True)
@@ -126,7 +124,7 @@ def with_straggler(market: Market, mechanism: RangeMechanism, epsilon: float) ->
     limited = whole.epsilons.copy()
     limited[last] = min(limited[last], epsilon)
     keeping = replace(whole, epsilons=limited)
-    if not _chooses_probs(mechanism.name):
+    if not description_of(mechanism.name).chooses_probs:
         return keeping
     others = np.delete(np.arange(market.num_clients), last)
     rest = plan(replace(market, sensitivities=market.sensitivities[others]), mechanism, payments=False)

@@ -249,4 +249,4 @@ def test_lemma1_noise_is_its_formula(tmp_path: Path) -> None:
     found = Preparation.of(contract, settings, SIZES)
     expected = 0.3 * np.sqrt(np.log(1e5) * found.schedule.participations) / contract.epsilons
     assert found.noise_multipliers == pytest.approx(expected)
-    assert Exact().name == "exact"
+    assert Exact().label == "exact"

@@ -22,7 +22,7 @@ from jsam.mechanism.budget.loss_weight import check_budget, loss_weight_for_budg
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families import plan
 from jsam.mechanism.market import Market
-from jsam.mechanism.priors import parse_prior
+from jsam.mechanism.priors import file_of_prior, parse_prior
 from jsam.runs.settings import TrainingSettings
 
 
@@ -64,7 +64,7 @@ class Published:
         if self.budget is not None:
             check_budget(self.budget, self.budget_probability)
         parse_prior(self.prior)
-        if self.prior.partition(":")[0].strip() == "empirical":
+        if file_of_prior(self.prior) is not None:
             raise InputError(f"prior is {self.prior!r}; it must be one of scipy.stats: clients do not have the file")
         published_rule(self, 1.0 if self.loss_weight is None else self.loss_weight)
         _ = self.training

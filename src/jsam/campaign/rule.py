@@ -29,9 +29,7 @@ def published_rule(rules: Rules, loss_weight: float) -> RangeMechanism:
         "loss_weight": loss_weight,
         "noise_weight": rules.noise_weight,
         "bias_weight": rules.bias_weight,
+        "max_selection_prob": rules.max_selection_prob,
         "max_epsilon": rules.max_epsilon,
     }
-    # A cap on p binds the mechanisms that choose p.
-    if rules.mechanism.startswith("jsam"):
-        options["max_selection_prob"] = rules.max_selection_prob
     return mechanism_named(rules.mechanism, **options)

@@ -85,12 +85,12 @@ def check_loss_weight(terms: Terms) -> Check:
     from jsam.campaign.rule import published_rule
     from jsam.mechanism.budget.budget_cache import VERSION
     from jsam.mechanism.budget.loss_weight import loss_weight_fits_budget
-    from jsam.mechanism.priors import parse_prior
+    from jsam.mechanism.priors import file_of_prior, parse_prior
 
     public = terms.public
     if public.budget is None:
         return _check(LOSS_WEIGHT, True, f"the constant {public.loss_weight:g}, no budget")
-    if public.prior.strip().startswith("empirical"):
+    if file_of_prior(public.prior) is not None:
         # It would name a file, and a server must not choose which of a client's files are read.
         return loss_weight_unchecked("the prior is in a file, which the terms do not hold")
     try:

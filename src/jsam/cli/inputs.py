@@ -10,7 +10,9 @@ import numpy as np
 
 from jsam.cli.clients import ClientTable, read_clients
 from jsam.cli.output import progress_bar, say
+from jsam.cli.rule_options import known_here
 from jsam.errors import InputError
+from jsam.mechanism.families.description import SELECTION_PROBS
 from jsam.mechanism.market import Market
 
 if TYPE_CHECKING:
@@ -20,16 +22,13 @@ if TYPE_CHECKING:
     from jsam.mechanism.rules import Rules
     from jsam.mechanism.solver.payments import Progress
 
-_COLUMNS = {"loss": "local loss", "selection_prob": "given probabilities"}
-
 
 def check_without_file(rules: Rules, num_clients: int, who: str) -> None:
     """Refuse rules under which so many clients, of whom no file tells, cannot be planned for. `who` says which."""
     if num_clients < 1:
         raise InputError(f"--clients is {num_clients}; it must be at least 1")
-    for column in rules.columns:
-        what = _COLUMNS.get(column, f"column {column!r}")
-        raise InputError(f"{rules.mechanism} selects by {what}, which {who}; choose another --mechanism")
+    for need in rules.needs:
+        raise InputError(f"{rules.mechanism} selects by {need.words}, which {who}; choose another --mechanism")
     if rules.max_selection_prob is not None:
         rules.mechanism_at(1.0).rule(num_clients)
 
@@ -63,12 +62,12 @@ class Inputs:
 
     def under(self, mechanism: str) -> Inputs:
         """The same clients under another mechanism."""
-        return replace(self, rules=replace(self.rules, mechanism=mechanism))
+        return replace(self, rules=replace(self.rules, mechanism=known_here(mechanism)))
 
     def named_mechanism(self) -> RangeMechanism:
         """The mechanism that the rules name; under a budget its loss weight is still to be set."""
         probs = None
-        if self.table is not None and "selection_prob" in self.rules.columns:
+        if self.table is not None and SELECTION_PROBS in self.rules.needs:
             probs = self.table.selection_probs()
         return self.rules.mechanism_at(1.0 if self.rules.loss_weight is None else self.rules.loss_weight, probs)
 

@@ -35,4 +35,4 @@ def resume(*, folder: RunFolderArgument, tensorboard: TensorBoardFlag = False) -
     bar = RoundProgress(f"Training ({load_contract(run.contract).mechanism})", settings.rounds)
     with warnings_as_lines(), resumable(folder), tracking(folder, tensorboard) as tracker, bar as progress:
         go_on(folder, progress=progress, tracker=tracker)
-    finish(folder, strict=settings.noise == "exact")
+    finish(folder, strict=settings.rule_of_noise.keeps_contracts)

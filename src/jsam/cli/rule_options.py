@@ -11,12 +11,14 @@ import typer
 
 from jsam.cli.options import ECONOMY, RESULT, WEIGHTS, Flags
 from jsam.errors import InputError
+from jsam.mechanism.registry import import_mechanism, mechanism_names
 from jsam.mechanism.rules import Rules, merged, read_settings
 
 RULES_FILE, WRITTEN_RULES = "rules", "write_rules"
 
 _HELP = {
-    "mechanism": "jsam  jsam-ci  usbm  usbm-compensated  fsbm-M  bbm-M, with a number of clients for M.",
+    "mechanism": f"{'  '.join(mechanism_names())}, with a number of clients for M, or a class of your own, "
+    "package.module:Class.",
     "prior": "What is known about sensitivities before anybody reports: uniform:0,1  beta:2,5 "
     " lognorm:s=0.5,scale=0.3  truncnorm:a=-2,b=2,loc=0.5,scale=0.2 (any continuous scipy.stats distribution) "
     " or empirical:PAST.csv.",
@@ -53,8 +55,12 @@ class RuleOptions:
             if "loss_weight" not in settings:
                 raise InputError("give --loss-weight (as in --loss-weight 5) or --budget (as in --budget 10)")
         if self.file is None:
-            return Rules(**settings)
-        return Rules.from_dict(settings, f"{self.file} and the options beside it" if self.given else str(self.file))
+            rules = Rules(**settings)
+        else:
+            where = f"{self.file} and the options beside it" if self.given else str(self.file)
+            rules = Rules.from_dict(settings, where)
+        known_here(rules.mechanism)
+        return rules
 
     @property
     def written_names(self) -> list[str]:
@@ -68,6 +74,13 @@ class RuleOptions:
     def files(self, rules: Rules) -> dict[Path, bytes]:
         """What --write-rules asks for."""
         return {} if self.written is None else {self.written: rules.to_toml().encode()}
+
+
+def known_here(mechanism: str) -> str:
+    """The name of a mechanism that the user wrote; a class of the user's own is imported."""
+    if ":" in mechanism:
+        import_mechanism(mechanism)
+    return mechanism
 
 
 def rule_flags(*names: str, file: bool = True, written: bool = False, **usual: Any) -> Flags:

@@ -100,7 +100,7 @@ def simulate(
             settings = with_fitted_step(agreed, task, settings)
             say(f"a learning rate of {settings.learning_rate:g} fits the noise of this contract")
         trained(agreed, task, settings, output, rules=rules, tracker=tracker)
-    finish(output, strict=settings.noise == "exact")
+    finish(output, strict=settings.rule_of_noise.keeps_contracts)
 
 
 def _stored(file: Path, clients: str | None, economy: RuleOptions) -> tuple[int, Callable[[], Contract]]:

@@ -22,9 +22,10 @@ from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.budget.loss_weight import BudgetPlan, check_budget, loss_weight_for_budget
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families.base import RangeMechanism
+from jsam.mechanism.families.description import Need
 from jsam.mechanism.market import Market
-from jsam.mechanism.priors import Prior, parse_prior
-from jsam.mechanism.registry import mechanism_named
+from jsam.mechanism.priors import Prior, file_of_prior, parse_prior
+from jsam.mechanism.registry import find_description, mechanism_named
 from jsam.mechanism.solver.payments import Progress
 from jsam.mechanism.weights import Weights
 
@@ -78,17 +79,15 @@ class Rules:
         self.weights_at(1.0 if self.loss_weight is None else self.loss_weight)
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of a clients' file, beside id and sensitivity, by which the mechanism selects."""
-        if self.mechanism == "usbm-compensated":
-            return ("selection_prob",)
-        return ("loss",) if self.mechanism.startswith("bbm-") else ()
+    def needs(self) -> tuple[Need, ...]:
+        """What the mechanism selects by beside sensitivities; nothing where this process does not know its name."""
+        description = find_description(self.mechanism)
+        return () if description is None else description.needs
 
     @property
     def past_reports(self) -> str | None:
         """The file that the prior is made from, if it is made from one."""
-        name, _, file = (self.prior or "").partition(":")
-        return file.strip() if name.strip() == "empirical" else None
+        return file_of_prior(self.prior or "")
 
     def weights_at(self, loss_weight: float) -> Weights:
         """The weights and caps, with that loss weight."""

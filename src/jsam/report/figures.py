@@ -11,6 +11,7 @@ import numpy as np
 
 from jsam.mechanism._arrays import BoolArray, FloatArray
 from jsam.mechanism.contract import Contract
+from jsam.mechanism.registry import find_description
 from jsam.report.files import write_atomically
 from jsam.report.page import DOTS_PER_INCH
 
@@ -224,9 +225,10 @@ def _colours(names: Sequence[str]) -> dict[str, str]:
 
 def _dashes(name: str) -> str:
     """Curves that lie on one another must both be seen: bbm-M and fsbm-M keep the same number of clients."""
-    if name.startswith("bbm") or name.endswith("plain"):
+    mechanism = find_description(name.partition(",")[0])
+    if name.endswith("plain") or (mechanism is not None and mechanism.chooses_by_records):
         return "-."
-    return "--" if name == "jsam-ci" else "-"
+    return "--" if mechanism is not None and mechanism.knows_sensitivities else "-"
 
 
 def plot_fitted_budget(curves: Sequence[Mapping[str, Any]], path: str | Path) -> None:

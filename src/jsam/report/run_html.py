@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jsam.errors import InputError
+from jsam.privacy import noise_rule
 from jsam.report.files import write_atomically
 from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
 from jsam.report.run_data import RunData
@@ -112,14 +113,15 @@ def guarantee(audit: dict[str, Any]) -> str:
         return f"None towards whoever knows the seed of the noise: {audit['noise_from']}, and can be taken off."
     words = audit["adjacency_words"] or audit["adjacency"]
     sampling = "No amplification by sampling is claimed: the server knows who was drawn."
-    if audit["noise"] != "exact":
+    rule = noise_rule(audit["noise"], audit["c2"])
+    if not rule.keeps_contracts:
         return (
-            f"The noise follows Lemma 1 with c₂ = {audit['c2']:g}. What that guarantees is the ε spent, at "
+            f"{rule.words[0].upper()}{rule.words[1:]}. What that guarantees is the ε spent, at "
             f"δ = {audit['delta']:g}, for {words}; it may be more than the ε sold. {sampling}"
         )
     return (
         "Every client k holds an (ε_k, δ)-differential-privacy guarantee over the whole training, "
-        f"δ = {audit['delta']:g}, for {words}; the noise is calibrated exactly. {sampling}"
+        f"δ = {audit['delta']:g}, for {words}; {rule.words}. {sampling}"
     )
 
 

@@ -100,7 +100,13 @@ def settle(folder: Path | str, *, second_opinion: bool = True) -> Settlement:
     settlement = Settlement(
         contract=contract,
         settings=settings,
-        report=check_contract(releases, demands.epsilons, settings.delta, second_opinion=second_opinion),
+        report=check_contract(
+            releases,
+            demands.epsilons,
+            settings.delta,
+            accountant=settings.rule_of_noise.accountant,
+            second_opinion=second_opinion,
+        ),
         problems=_problems(releases, demands, schedule, contract, settings, evidence.problems),
         rounds_recorded=len({release.round for release in releases}),
         simulated=simulated(config),

@@ -136,7 +136,7 @@ class DrawnPayments:
         # Where the tie order decides who is dropped, neighbours' rents have little to do with each other.
         tied = _tied_at_margin(v, counts, self._tables[0].levels)[:, None] if sparse else True
         row, rank = np.nonzero(kept & (_anchors(counts, v.shape[1]) | tied))
-        if not self._mechanism.pays_rents:
+        if self._mechanism.knows_sensitivities:
             return costs, np.zeros(len(rows))
         position = self._position[rows]
         which = _possible(rule, base, _Moved(base, v, position, np.arange(len(rows)), ranks[:1], self._tops.max()))

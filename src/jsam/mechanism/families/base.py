@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from typing import ClassVar, Protocol, Self
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from jsam.errors import InputError, ReportError
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.contract import Contract
+from jsam.mechanism.families.description import Need
 from jsam.mechanism.market import Market
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
 from jsam.mechanism.solver.allocation import Rule, allocate
@@ -81,8 +83,13 @@ class RangeMechanism(Weights, ABC):
 
     tolerance: float = TOLERANCE
 
+    # What `Description` says in words.
+    label: ClassVar[str] = ""  # the name under which the registry knows the class
     truthful: ClassVar[bool] = True
-    pays_rents: ClassVar[bool] = True  # False: just the cost, for a server that knows it
+    optimal: ClassVar[bool] = False
+    chooses_probs: ClassVar[bool] = False
+    knows_sensitivities: ClassVar[bool] = False  # True: it pays just the cost
+    needs: ClassVar[tuple[Need, ...]] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,8 +105,9 @@ class RangeMechanism(Weights, ABC):
         return Weights(**{field.name: getattr(self, field.name) for field in fields(Weights)})
 
     @property
-    @abstractmethod
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """By which commands and stored results know it."""
+        return self.label or f"{type(self).__module__}:{type(self).__qualname__}"
 
     @abstractmethod
     def profiles(self, num_clients: int) -> Profiles:
@@ -118,12 +126,25 @@ class RangeMechanism(Weights, ABC):
         return replace(self, loss_weight=loss_weight)
 
     def rule(self, num_clients: int) -> Rule:
-        if self.max_selection_prob is not None and self.max_selection_prob * num_clients < 1 - 1e-12:
+        """The range for so many clients in the running, and the weights; a cap on p that it breaks is refused."""
+        cap = 1.0 if self.max_selection_prob is None else self.max_selection_prob
+        if cap * num_clients < 1 - 1e-12:
             raise InputError(
-                f"max_selection_prob is {self.max_selection_prob:g}: {num_clients} clients cannot share all draws under"
-                f" it; at least 1/{num_clients} = {1 / num_clients:.6g} is needed"
+                f"max_selection_prob is {cap:g}: {num_clients} clients cannot share all draws under it; at least"
+                f" 1/{num_clients} = {1 / num_clients:.6g} is needed"
             )
-        return Rule(profiles=self.profiles(num_clients), weights=self.weights)
+        profiles = self.profiles(num_clients)
+        self.check_cap(float(profiles.levels.max()))
+        return Rule(profiles=profiles, weights=self.weights)
+
+    def check_cap(self, most: float) -> None:
+        """Refuse a range whose largest selection probability is `most` if that is above the cap on p."""
+        cap = self.max_selection_prob
+        if cap is not None and most > cap * (1 + 1e-12):
+            raise InputError(
+                f"{self.name} selects a client with probability {Fraction(most).limit_denominator(1_000_000)}, above"
+                f" max_selection_prob {cap:g}; raise the cap or select more clients"
+            )
 
     def _own(self, market: Market, active: IntArray, rule: Rule, v: FloatArray) -> OwnReport:
         return OwnReport(rule=rule, base=Ordered.of(v, _tie_order(market, active)))
@@ -180,7 +201,7 @@ class RangeMechanism(Weights, ABC):
     ) -> tuple[FloatArray, float]:
         c = market.sensitivities
         paid, error = c * eps, 0.0
-        if not self.pays_rents:
+        if self.knows_sensitivities:
             return paid, error
         rank_of = np.full(market.num_clients, -1)
         rank_of[active[own.base.order]] = np.arange(len(active))
@@ -218,7 +239,7 @@ class RangeMechanism(Weights, ABC):
             return Responses(epsilons=at.epsilon, payments=np.full(len(z), math.nan))
         kept = at.epsilon > 0
         paid = z * at.epsilon
-        if kept.any() and self.pays_rents:
+        if kept.any() and not self.knows_sensitivities:
             paid[kept] += rents(
                 own, ranks[kept], z[kept], at.epsilon[kept], cost, at.objective[kept], tolerance=self.tolerance
             ).rents

@@ -131,6 +131,12 @@ def test_where_the_sizes_are_not_stored_they_must_at_least_not_change() -> None:
     assert any("samples 9000" in line for line in differences(releases, unknown))
 
 
+def test_what_an_unknown_noise_demands_cannot_be_told() -> None:
+    releases, demands = ledger_and_demands()
+    with pytest.raises(InputError, match="noise is 'laplace'; what it demands cannot be told"):
+        list(differences(releases, dataclasses.replace(demands, noise="laplace")))
+
+
 def test_lemma1_needs_its_constant() -> None:
     releases, demands = ledger_and_demands(noise="lemma1", c2=0.2)
     with pytest.raises(InputError, match="without c2"):
