@@ -22,7 +22,7 @@ from jsam.privacy import read_ledger
 from jsam.runs.run_folder import RunFolder
 from jsam.runs.settlement import settle
 from jsam.training import loop
-from jsam.training.loop import train
+from jsam.training.recorded_run import train
 from tests.flower.loopback import Federation, no_noise, published
 
 SENSITIVITIES = [0.15, 0.3, 0.45, 0.6, 0.8]

@@ -185,8 +185,8 @@ def _told(
     contract: Contract, story: Story, data: Dataset, folder: Path, *, seed: int, noise_seed: int | None, rounds: int
 ) -> Told:
     from jsam.privacy import derived_seed
-    from jsam.training.loop import train
     from jsam.training.models import build_model
+    from jsam.training.recorded_run import train
     from jsam.training.task import Task, TaskSpec
 
     spec = TaskSpec(

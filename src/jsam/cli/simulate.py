@@ -89,7 +89,7 @@ def simulate(
     from jsam.training.data import load_dataset
     from jsam.training.environment import device_named
     from jsam.training.learning_rate import with_fitted_step
-    from jsam.training.loop import train
+    from jsam.training.recorded_run import train
     from jsam.training.task import TaskSpec
 
     settings = TrainingSettings(seed=economy.seed, **plain_values(training))

@@ -13,7 +13,7 @@ import torch
 
 import jsam
 from jsam.cli import main
-from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.noise_source import SeededNoise
 from jsam.runs.run_folder import RunFolder
 from jsam.runs.settings import LEARNING_RATE_SCHEDULES, TrainingSettings
@@ -33,7 +33,7 @@ def test_noise_alone_walks_as_far_as_it_is_meant_to(schedule: str, momentum: flo
     settings = with_fitted_step(
         contract, task, small_settings(rounds=100, learning_rate_schedule=schedule, momentum=momentum)
     )
-    preparation = Preparation.of(contract, settings, task.partition.sizes)
+    preparation = NoisePlan.of(contract, settings, task.partition.sizes)
     place, velocity = torch.zeros(task.num_parameters), torch.zeros(task.num_parameters)
     for drawn in preparation.schedule:
         std = combined_std(preparation.releases(drawn), preparation.update_weights(drawn), settings.per_round)
