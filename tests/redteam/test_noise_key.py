@@ -36,8 +36,7 @@ from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.noise_source import NoiseSource, SecretNoise, SeededNoise
 from jsam.training.models import build_model
 from jsam.training.recorded_run import resume, train
-from jsam.training.round_inputs import round_inputs
-from jsam.training.round_noise import combined_std
+from jsam.training.round_inputs import combined_std, round_inputs
 from jsam.training.trials import Trial, run_trials
 from reproduction.config import RunConfig
 from reproduction.running import settings_of

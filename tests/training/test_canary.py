@@ -23,7 +23,8 @@ from jsam.privacy import gdp_mu, read_ledger
 from jsam.training import eager_rounds
 from jsam.training.data import dataset_from_arrays
 from jsam.training.partition import Partition
-from jsam.training.round_noise import round_noise
+from jsam.training.recorded_run import train
+from jsam.training.round_inputs import round_noise
 from jsam.training.task import Task
 from tests.training.small import small_contract, small_settings
 

@@ -18,7 +18,7 @@ from jsam.runs.noise_source import SeededNoise
 from jsam.runs.run_folder import RunFolder
 from jsam.runs.settings import LEARNING_RATE_SCHEDULES, TrainingSettings
 from jsam.training.learning_rate import LONGEST, REACH, fitted_learning_rate, with_fitted_step
-from jsam.training.round_noise import combined_std, round_noise
+from jsam.training.round_inputs import combined_std, round_noise
 from jsam.training.task import TaskSpec
 from jsam.training.trials import Trial, run_trials
 from tests.training.small import seeded_model, small_contract, small_settings, small_task

@@ -22,7 +22,7 @@ from jsam.runs.noise_source import SeededNoise
 from jsam.training.data import dataset_from_arrays
 from jsam.training.partition import Partition
 from jsam.training.recorded_run import train
-from jsam.training.round_noise import round_noise
+from jsam.training.round_inputs import round_noise
 from jsam.training.task import Task
 from tests.training.small import small_contract, small_settings
 

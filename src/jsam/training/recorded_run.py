@@ -59,26 +59,17 @@ def train(
     settings: TrainingSettings,
     output: Path | str,
     *,
+    plan: NoisePlan | None = None,
     progress: RoundCallback | None = None,
     tracker: Tracker | None = None,
 ) -> RunResult:
-    """Run the contract on the task; everything goes into the folder `output`, which must not hold a run yet."""
-    _device_of(settings)
-    plan = NoisePlan.of(contract, settings, task.partition.sizes)
-    return train_plan(plan, task, output, progress=progress, tracker=tracker)
+    """Run the contract on the task; everything goes into the folder `output`, which must not hold a run yet.
 
-
-def train_plan(
-    plan: NoisePlan,
-    task: Task,
-    output: Path | str,
-    *,
-    progress: RoundCallback | None = None,
-    tracker: Tracker | None = None,
-) -> RunResult:
-    """The same for a contract and settings whose noise is planned already."""
-    settings = plan.settings
-    device = _device_of(settings)
+    `plan` is the noise of this contract and these settings, where it is computed already.
+    """
+    device = device_named(settings.device)
+    checked_precision(settings.precision, device)
+    plan = plan or NoisePlan.of(contract, settings, task.partition.sizes)
     check_task(task, device)
     folder = RunFolder(output)
     folder.create()
@@ -145,20 +136,15 @@ def resume(
         return _Run(plan, LoadedTask(task, settings, device), folder, fingerprint, noise).go(start, progress, tracker)
 
 
-def _device_of(settings: TrainingSettings) -> torch.device:
-    device = device_named(settings.device)
-    checked_precision(settings.precision, device)
-    return device
-
-
+@dataclass(frozen=True, eq=False)
 class _Run:
     """A run and its folder; without `noise` it is over, and only its last files are written again."""
 
-    def __init__(
-        self, plan: NoisePlan, task: LoadedTask, folder: RunFolder, fingerprint: str, noise: NoiseSource | None
-    ) -> None:
-        self.plan, self.task, self.folder = plan, task, folder
-        self.fingerprint, self.noise = fingerprint, noise
+    plan: NoisePlan
+    task: LoadedTask
+    folder: RunFolder
+    fingerprint: str
+    noise: NoiseSource | None
 
     def go(self, start: Progress | None, progress: RoundCallback | None, tracker: Tracker | None) -> RunResult:
         """Make the rounds after `start`, or all of them where it is None."""

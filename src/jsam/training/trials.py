@@ -1,21 +1,101 @@
 """Many runs whose results alone are wanted: no folders, no ledgers, no checkpoints.
 
 What a trial spends follows from its contract, schedule and noise rule, all fixed before the first round, so it is
-computed (`NoisePlan`) and need not be recorded.
+computed (`NoisePlan`) and need not be recorded. On a GPU a few slots of device memory work through trials, each on a
+stream of its own: a slot's graphs are recorded once and serve every trial of the same shape that comes after, and while
+one slot's small kernels leave the device half empty, the others' fill it.
 """
 
 from __future__ import annotations
 
+import copy
+import math
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from jsam.mechanism.contract import Contract
+from jsam.runs.noise_plan import NoisePlan
+from jsam.runs.noise_source import NoiseSource, noise_of_trial
+from jsam.runs.settings import TrainingSettings
+from jsam.training.clipping import cross_entropy
+from jsam.training.clipping.inspection import obstacle, trainable_owners
 from jsam.training.eager_rounds import EagerRounds
 from jsam.training.environment import device_named
-from jsam.training.loaded_task import LoadedTask
-from jsam.training.parallel_trials import Slots, slot_key
-from jsam.training.running_trial import RunningTrial, Trial, TrialResult, own_task
+from jsam.training.graphs import GraphRounds, ReplayedRounds, batch_sizes, longest_block, replayable
+from jsam.training.loaded_task import DeviceData, LoadedTask
+from jsam.training.partition import Partition
+from jsam.training.rounds import NotFiniteError, RoundMaker, made_rounds
+from jsam.training.task import Task
 
-__all__ = ["Trial", "TrialResult", "run_trials"]
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trial:
+    """One run to be made. Trials may share a task: its model is where each of them begins and is left as it was."""
+
+    contract: Contract
+    task: Task
+    settings: TrainingSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """What a run came to. One that diverged has the accuracy of guessing.
+
+    `curve` has (round, accuracy); `gradient_norm` is the mean over rounds of the norm of the clipped mean gradient.
+    """
+
+    accuracy: float
+    loss: float | None
+    curve: tuple[tuple[int, float], ...]
+    gradient_norm: float
+    share_clipped: float
+    diverged: bool
+    seconds: float
+
+
+class RunningTrial:
+    """A trial under way; `advance` makes its next round, and nothing is stored."""
+
+    def __init__(self, trial: Trial, maker: Callable[[NoisePlan, NoiseSource], RoundMaker]) -> None:
+        self._trial, self._began = trial, time.perf_counter()
+        plan = NoisePlan.of(trial.contract, trial.settings, trial.task.partition.sizes)
+        self._rounds = made_rounds(maker(plan, noise_of_trial(trial.settings)))
+        self._curve: list[tuple[int, float]] = []
+        self._loss: float | None = None
+        self._norms: list[float] = []
+        self._clipped: list[float] = []
+        self._diverged = False
+
+    def advance(self) -> bool:
+        """Whether there was another round."""
+        try:
+            made = next(self._rounds, None)
+        except NotFiniteError:
+            self._diverged = True
+            return False
+        if made is None:
+            return False
+        metrics = made.metrics
+        self._norms.append(metrics["gradient_norm"])
+        self._clipped.append(metrics["share_clipped"])
+        if "accuracy" in metrics:
+            self._curve.append((made.rounds_done, metrics["accuracy"]))
+            self._loss = metrics["loss"]
+        return True
+
+    def result(self) -> TrialResult:
+        return TrialResult(
+            accuracy=1 / self._trial.task.dataset.num_classes if self._diverged else self._curve[-1][1],
+            loss=None if self._diverged else self._loss,
+            curve=tuple(self._curve),
+            gradient_norm=_mean(self._norms),
+            share_clipped=_mean(self._clipped),
+            diverged=self._diverged,
+            seconds=time.perf_counter() - self._began,
+        )
 
 
 def run_trials(
@@ -60,7 +140,7 @@ def _run_distinct(
 ) -> Iterator[tuple[int, TrialResult]]:
     alike: dict[Any, list[tuple[int, Trial]]] = {}
     for index, trial in trials:
-        key = slot_key(trial)
+        key = _slot_key(trial)
         if key is None and late():
             return
         if key is None:
@@ -70,7 +150,7 @@ def _run_distinct(
     for group in alike.values():
         if late():
             return
-        yield from Slots(group, at_once or _slots_for(group[0][1])).go(tell, late)
+        yield from _Slots(group, at_once or _slots_for(group[0][1])).go(tell, late)
 
 
 def _slots_for(trial: Trial) -> int:
@@ -79,8 +159,90 @@ def _slots_for(trial: Trial) -> int:
 
 
 def _run_alone(trial: Trial, tell: Callable[[int], None]) -> TrialResult:
-    task = LoadedTask(own_task(trial), trial.settings, device_named(trial.settings.device))
+    task = LoadedTask(_own_task(trial), trial.settings, device_named(trial.settings.device))
     running = RunningTrial(trial, lambda plan, noise: EagerRounds(plan, task, noise))
     while running.advance():
         tell(1)
     return running.result()
+
+
+class _Slots:
+    """Trials that agree in all that a graph fixes: data, model, clip norm, momentum, precision and batch sizes."""
+
+    def __init__(self, trials: Sequence[tuple[int, Trial]], count: int) -> None:
+        self._waiting = deque(trials)
+        first = trials[0][1]
+        device = device_named(first.settings.device)
+        data = DeviceData.of(first.task.dataset, device)
+        sizes = {n for _, trial in trials for n in _batch_size_counts(trial.task.partition, trial.settings.per_round)}
+        self._slots = [
+            GraphRounds(
+                LoadedTask(_own_task(first), first.settings, device, data),
+                sizes=batch_sizes(tuple(sizes)),
+                block=max(longest_block(trial.settings) for _, trial in trials),
+                momentum=first.settings.momentum,
+            )
+            for _ in range(min(count, len(trials)))
+        ]
+
+    def go(self, progress: Callable[[int], None], late: Callable[[], bool]) -> Iterator[tuple[int, TrialResult]]:
+        """Results as they come; each slot has a block queued at all times. When it is late, what waits is left."""
+        running: dict[int, tuple[int, RunningTrial]] = {}
+        try:
+            while self._waiting or running:
+                for number, slot in enumerate(self._slots):
+                    if late():
+                        self._waiting.clear()
+                    if number not in running and self._waiting:
+                        index, trial = self._waiting.popleft()
+                        running[number] = index, _begun(trial, slot)
+                    if number not in running:
+                        continue
+                    index, under_way = running[number]
+                    if under_way.advance():
+                        progress(1)
+                    else:
+                        yield index, under_way.result()
+                        del running[number]
+        finally:
+            for slot in self._slots:
+                slot.wait()
+
+
+def _begun(trial: Trial, slot: GraphRounds) -> RunningTrial:
+    weights = trial.task.model.state_dict()
+    return RunningTrial(
+        trial, lambda plan, noise: ReplayedRounds(plan, trial.task.partition, noise, slot, weights=weights)
+    )
+
+
+def _batch_size_counts(partition: Partition, per_round: int) -> tuple[int, ...]:
+    """Batch sizes that any schedule can have, where all clients are of one size; else a few that cover them."""
+    largest = sorted(partition.sizes)[-per_round:]
+    sizes = range(1, len(largest) + 1)
+    return tuple(sum(largest[-count:]) for count in sizes)
+
+
+def _slot_key(trial: Trial) -> tuple[Any, ...] | None:
+    """Trials of one key can share slots; None where a trial must be made by itself."""
+    settings, task = trial.settings, trial.task
+    device = device_named(settings.device)
+    if device.type != "cuda":
+        return None
+    if not replayable(task.model, task.loss or cross_entropy, task.dataset.train_inputs):
+        return None
+    if obstacle(trainable_owners(task.model)) is not None:
+        return None
+    shapes = tuple((name, tuple(value.shape)) for name, value in task.model.state_dict().items())
+    trained = tuple(name for name, value in task.model.named_parameters() if value.requires_grad)
+    fixed = settings.clip_norm, settings.momentum, settings.precision
+    return id(task.dataset), str(device), str(task.model), shapes, trained, *fixed
+
+
+def _own_task(trial: Trial) -> Task:
+    """The trial's task with a copy of its model."""
+    return replace(trial.task, model=copy.deepcopy(trial.task.model))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
