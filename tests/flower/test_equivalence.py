@@ -21,7 +21,6 @@ from jsam.mechanism.contract_files import load_contract
 from jsam.privacy import read_ledger
 from jsam.runs.run_folder import RunFolder
 from jsam.runs.settlement import settle
-from jsam.training import loop
 from jsam.training.recorded_run import train
 from tests.flower.loopback import Federation, no_noise, published
 

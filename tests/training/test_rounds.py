@@ -18,7 +18,7 @@ else:
 
 from jsam.privacy import Release
 from jsam.runs.noise_plan import NoisePlan
-from jsam.training.rounds import MEASURES, Announce, Block, NotFiniteError, Snapshot, blocks_between, made_rounds
+from jsam.training.round_loop import MEASURES, Announce, Block, NotFiniteError, Snapshot, blocks_between, made_rounds
 from tests.training.small import SIZES, small_contract, small_settings
 
 WEIGHTS = {"weight": torch.zeros(1)}

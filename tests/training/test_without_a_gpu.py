@@ -29,7 +29,7 @@ from jsam.training.evaluation import Evaluator, evaluate  # noqa: E402
 from jsam.training.graphs import GraphRounds, ReplayedRounds, batch_sizes  # noqa: E402
 from jsam.training.loaded_task import LoadedTask  # noqa: E402
 from jsam.training.round_inputs import RoundInputs  # noqa: E402
-from jsam.training.rounds import MEASURES, Block, blocks_between, due, made_rounds  # noqa: E402
+from jsam.training.round_loop import MEASURES, Block, RoundMaker, blocks_between, due, made_rounds  # noqa: E402
 from jsam.training.trials import Trial, run_trials  # noqa: E402
 from tests.training.small import seeded_model, small_contract, small_settings, small_task  # noqa: E402
 
@@ -53,7 +53,7 @@ class RoundsInPlace(GraphRounds):
         self._next = torch.zeros(1, dtype=torch.int64)
         self._sound = torch.ones((), dtype=torch.bool)
         self._graphs = {}
-        self.stream = None  # what is queued on it runs at once
+        self.stream: Any = None  # what is queued on it runs at once
 
     def launch(self, rounds: Sequence[RoundInputs], *, evaluate: bool, snapshot: bool) -> Callable[[], Block]:
         self.fill(*rounds)
@@ -95,7 +95,7 @@ def test_rounds_through_the_tables_of_a_device_train_as_eager_ones_do(momentum: 
     plan = NoisePlan.of(small_contract(), settings, task.partition.sizes)
     noise, weights = SeededNoise(5), seeded_model().state_dict()
     graphs = RoundsInPlace(seeded_model(), sizes=(60, 120), block=3, momentum=momentum)
-    makers = (
+    makers: tuple[RoundMaker, ...] = (
         EagerRounds(plan, LoadedTask(task, settings, torch.device("cpu")), noise),
         ReplayedRounds(plan, task.partition, noise, graphs, weights=weights),
     )

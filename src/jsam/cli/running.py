@@ -16,7 +16,7 @@ from jsam.errors import InputError, NotSupportedError, install_hint
 if TYPE_CHECKING:
     from jsam.runs.settings import TrainingSettings
     from jsam.runs.settlement import Settlement
-    from jsam.training.tracking import TensorBoard
+    from jsam.training.tensorboard import TensorBoard
 
 EXIT_VIOLATION = 1
 
@@ -103,7 +103,7 @@ def tracking(folder: Path, wanted: bool) -> Iterator[TensorBoard | None]:
     if not wanted:
         yield None
         return
-    from jsam.training.tracking import TensorBoard
+    from jsam.training.tensorboard import TensorBoard
 
     tracker = TensorBoard(folder / "tensorboard")
     try:

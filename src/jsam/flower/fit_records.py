@@ -28,10 +28,10 @@ from jsam.errors import JsamError
 from jsam.files import make_folder, write_atomically
 from jsam.flower import parameters as vectors
 from jsam.training.clipping import cross_entropy
-from jsam.training.clipping.alone import copied
 from jsam.training.clipping.capture import watched_losses
-from jsam.training.clipping.per_sample import begin, generators_kept, one_by_one
+from jsam.training.clipping.isolation import copied
 from jsam.training.clipping.rowwise import is_rowwise
+from jsam.training.clipping.sample_gradients import begin, generators_kept, one_by_one
 from jsam.training.models import build_model
 
 Mask = NDArray[np.bool_]

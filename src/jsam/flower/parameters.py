@@ -14,7 +14,7 @@ from torch import nn
 from jsam.errors import InputError
 from jsam.privacy import derived_seed
 from jsam.training.clipping import ClippingEngine, cross_entropy, sample_weights
-from jsam.training.clipping.result import LARGEST_RATIO
+from jsam.training.clipping.clipped_sum import LARGEST_RATIO
 from jsam.training.environment import threads_set_to
 from jsam.training.models import build_model
 

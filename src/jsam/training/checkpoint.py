@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from jsam.errors import RunFolderError
 from jsam.files import write_atomically
-from jsam.training.rounds import Snapshot
+from jsam.training.round_loop import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)

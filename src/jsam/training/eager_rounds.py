@@ -14,7 +14,7 @@ from jsam.runs.noise_source import NoiseSource
 from jsam.training.clipping import ClippedSum
 from jsam.training.loaded_task import LoadedTask
 from jsam.training.round_inputs import combined_std, round_noise, rows_and_weights
-from jsam.training.rounds import Announce, Block, Snapshot
+from jsam.training.round_loop import Announce, Block, Snapshot
 
 
 class EagerRounds:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from jsam.training.clipping import PerSampleLoss
-from jsam.training.clipping.alone import copied
 from jsam.training.clipping.gpu import runs_kernels
 from jsam.training.clipping.gpu.forward import merged
+from jsam.training.clipping.isolation import copied
 from jsam.training.clipping.precision import Precision, arithmetic, forward_precision
 from jsam.training.clipping.rowwise import chain_of
 

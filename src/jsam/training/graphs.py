@@ -20,14 +20,14 @@ from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.noise_source import NoiseSource
 from jsam.runs.settings import TrainingSettings
 from jsam.training.clipping import PerSampleLoss, cross_entropy
-from jsam.training.clipping.inspection import draws_at_random
-from jsam.training.clipping.per_sample import trainable
+from jsam.training.clipping.example_weights import refuse_range
+from jsam.training.clipping.model_checks import draws_at_random
 from jsam.training.clipping.rowwise import is_rowwise
-from jsam.training.clipping.weights import refuse_range
+from jsam.training.clipping.sample_gradients import trainable
 from jsam.training.loaded_task import LoadedTask
 from jsam.training.partition import Partition
 from jsam.training.round_inputs import RoundInputs, round_inputs
-from jsam.training.rounds import MEASURES, Announce, Block, Snapshot, blocks_between
+from jsam.training.round_loop import MEASURES, Announce, Block, Snapshot, blocks_between
 
 _MOST_SIZES = 16
 

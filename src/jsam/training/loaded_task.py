@@ -12,8 +12,8 @@ from jsam.training.clipping import ClippingEngine, cross_entropy
 from jsam.training.clipping.precision import checked_precision
 from jsam.training.data import Dataset
 from jsam.training.evaluation import Evaluation, Evaluator
-from jsam.training.fitness import LOOKED_AT
 from jsam.training.task import Task
+from jsam.training.task_check import LOOKED_AT
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
@@ -32,14 +33,19 @@ from jsam.training.environment import (
     threads_set_to,
     versions,
 )
-from jsam.training.fitness import check_task
 from jsam.training.graphs import ReplayedRounds, graphs_for, replayable
 from jsam.training.loaded_task import LoadedTask
-from jsam.training.rounds import MadeRound, Metrics, NotFiniteError, RoundMaker, as_metrics, made_rounds
+from jsam.training.round_loop import MadeRound, Metrics, NotFiniteError, RoundMaker, as_metrics, made_rounds
 from jsam.training.task import Task, TaskSpec
-from jsam.training.tracking import Tracker
+from jsam.training.task_check import check_task
 
 RoundCallback = Callable[[Metrics], None]
+
+
+class Tracker(Protocol):
+    """Sees every line of metrics.jsonl as it is written."""
+
+    def record(self, metrics: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)

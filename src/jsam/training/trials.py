@@ -21,13 +21,13 @@ from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.noise_source import NoiseSource, noise_of_trial
 from jsam.runs.settings import TrainingSettings
 from jsam.training.clipping import cross_entropy
-from jsam.training.clipping.inspection import obstacle, trainable_owners
+from jsam.training.clipping.model_checks import obstacle, trainable_owners
 from jsam.training.eager_rounds import EagerRounds
 from jsam.training.environment import device_named
 from jsam.training.graphs import GraphRounds, ReplayedRounds, batch_sizes, longest_block, replayable
 from jsam.training.loaded_task import DeviceData, LoadedTask
 from jsam.training.partition import Partition
-from jsam.training.rounds import NotFiniteError, RoundMaker, made_rounds
+from jsam.training.round_loop import NotFiniteError, RoundMaker, made_rounds
 from jsam.training.task import Task
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, Protocol
 
 from jsam.errors import ChecksumError, DataError
-from jsam.training.data.folders import VARIABLE
+from jsam.training.data.locations import VARIABLE
 
 __all__ = [
     "Archive",
