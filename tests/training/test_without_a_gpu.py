@@ -24,7 +24,7 @@ from jsam.training.clipping.capture import Capture, Record  # noqa: E402
 from jsam.training.clipping.gpu.forward import _Merged, merged  # noqa: E402
 from jsam.training.clipping.precision import _switches  # noqa: E402
 from jsam.training.eager_rounds import EagerRounds  # noqa: E402
-from jsam.training.environment import accelerator, check_accelerator  # noqa: E402
+from jsam.training.environment import accelerator, check_same  # noqa: E402
 from jsam.training.evaluation import Evaluator, evaluate  # noqa: E402
 from jsam.training.graphs import GraphRounds, ReplayedRounds, batch_sizes  # noqa: E402
 from jsam.training.loaded_task import LoadedTask  # noqa: E402
@@ -265,10 +265,10 @@ def test_a_run_of_one_card_is_not_resumed_on_another(monkeypatch: pytest.MonkeyP
     device = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A")
     stored = accelerator(device)
-    check_accelerator(tmp_path, stored, device)
+    check_same(tmp_path, stored, accelerator(device))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "B")
     with pytest.raises(RunFolderError, match="begun with card A and here is B; resume with the same card"):
-        check_accelerator(tmp_path, stored, device)
+        check_same(tmp_path, stored, accelerator(device))
     assert accelerator(torch.device("cpu")) == {}
 
 

@@ -25,14 +25,7 @@ from jsam.runs.settings import TrainingSettings, noise_words
 from jsam.training.checkpoint import Progress, as_bytes, load_checkpoint, save_checkpoint
 from jsam.training.clipping.precision import checked_precision
 from jsam.training.eager_rounds import EagerRounds
-from jsam.training.environment import (
-    accelerator,
-    check_accelerator,
-    check_versions,
-    device_named,
-    threads_set_to,
-    versions,
-)
+from jsam.training.environment import accelerator, check_same, device_named, threads_set_to, versions
 from jsam.training.graphs import ReplayedRounds, graphs_for, replayable
 from jsam.training.loaded_task import LoadedTask
 from jsam.training.round_loop import MadeRound, Metrics, NotFiniteError, RoundMaker, as_metrics, made_rounds
@@ -113,7 +106,7 @@ def resume(
     """
     folder = RunFolder(output)
     config = folder.read_config()
-    check_versions(folder.path, config["environment"])
+    check_same(folder.path, config["environment"], versions())
     settings = TrainingSettings.of_run(config)
     if task is None:
         if config["task"] is None:
@@ -126,7 +119,7 @@ def resume(
             f"{folder.path} was begun with another task: {odd[0]} was {config['data'][odd[0]]}, now {data.get(odd[0])}"
         )
     device = device_named(settings.device)
-    check_accelerator(folder.path, config["environment"], device)
+    check_same(folder.path, config["environment"], accelerator(device))
     schedule = Schedule.load(folder.schedule)
     plan = NoisePlan.of(load_contract(folder.contract), settings, task.partition.sizes, schedule)
     fingerprint = fingerprint_of(config, folder)

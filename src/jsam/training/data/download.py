@@ -20,8 +20,6 @@ from jsam.training.data.data_files import (
     translated_write_errors,
 )
 
-__all__ = ["download"]
-
 # One limit serves connecting and every read: a stalled transfer is torn here and resumed by the next attempt.
 TIMEOUT_SECONDS = 8.0
 ATTEMPTS = 5
