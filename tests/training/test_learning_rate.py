@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import statistics
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import scipy.stats
@@ -103,3 +105,25 @@ def test_simulate_fits_the_step_unless_one_is_given(tmp_path: Path, capsys: pyte
     assert main([*simulate, "--learning-rate", "0.25", "--output", str(tmp_path / "given")]) == 0
     assert RunFolder(tmp_path / "given").read_config()["settings"]["learning_rate"] == 0.25
     assert "fits the noise" not in capsys.readouterr().err
+
+
+def test_a_simulation_loads_and_splits_its_data_once_and_plans_its_noise_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def counted(module: str, name: str) -> None:
+        original = getattr(importlib.import_module(module), name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(f"{module}.{name}", call)
+
+    counted("jsam.training.task", "load_dataset")
+    counted("jsam.training.task", "partition")
+    counted("jsam.runs.noise_plan", "noise_multiplier")
+    options = ["--dataset", "digits", "--clients", "20", "--loss-weight", "50", "--rounds", "2", "--noise-seed", "1"]
+    assert main(["simulate", *options, "--output", str(tmp_path / "run")]) == 0
+    assert sorted(calls) == ["load_dataset", "noise_multiplier", "partition"]

@@ -21,7 +21,7 @@ from jsam.errors import InputError
 
 if TYPE_CHECKING:
     from jsam.mechanism.contract import Contract
-    from jsam.runs.settings import TrainingSettings
+    from jsam.runs.noise_plan import NoisePlan
     from jsam.training.data import Dataset
     from jsam.training.task import Task
 
@@ -184,10 +184,8 @@ def _interruptible(output: Path) -> Iterator[None]:
 def _told(
     contract: Contract, story: Story, data: Dataset, folder: Path, *, seed: int, noise_seed: int | None, rounds: int
 ) -> Told:
-    from jsam.privacy import derived_seed
-    from jsam.training.models import build_model
     from jsam.training.recorded_run import train
-    from jsam.training.task import Task, TaskSpec
+    from jsam.training.task import TaskSpec
 
     spec = TaskSpec(
         dataset=story.dataset,
@@ -196,23 +194,22 @@ def _told(
         similarity=story.similarity,
         seed=seed,
     )
-    model = build_model(story.dataset, derived_seed(seed, "model"))
-    task = Task(dataset=data, partition=spec.split(data), model=model, spec=spec)
-    settings = _settings(story, contract, task, seed, noise_seed, rounds)
-    with warnings_as_lines(), RoundProgress(f"Training ({contract.mechanism})", settings.rounds) as progress:
-        result = train(contract, task, settings, folder, progress=progress)
+    task = spec.build(dataset=data)
+    plan = _noise_plan(story, contract, task, seed, noise_seed, rounds)
+    with warnings_as_lines(), RoundProgress(f"Training ({contract.mechanism})", rounds) as progress:
+        result = train(contract, task, plan.settings, folder, plan=plan, progress=progress)
     settlement, _ = settled(folder)
     return Told(
         contract=contract, folder=folder, accuracy=result.accuracy, settlement=settlement, seconds=result.seconds
     )
 
 
-def _settings(
+def _noise_plan(
     story: Story, contract: Contract, task: Task, seed: int, noise_seed: int | None, rounds: int
-) -> TrainingSettings:
+) -> NoisePlan:
     """Each mechanism with the step that fits its own noise: one step for all would favour somebody."""
     from jsam.runs.settings import TrainingSettings
-    from jsam.training.learning_rate import with_fitted_step
+    from jsam.training.learning_rate import fitted_plan
 
     settings = TrainingSettings(
         rounds=rounds,
@@ -225,4 +222,4 @@ def _settings(
         # On a busy machine two threads that wait for each other were seen to take twice as long as one.
         threads=1,
     )
-    return with_fitted_step(contract, task, settings)
+    return fitted_plan(contract, task, settings)

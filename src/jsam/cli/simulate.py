@@ -86,9 +86,8 @@ def simulate(
     require_torch()
     from jsam.runs.run_folder import RunFolder
     from jsam.runs.settings import TrainingSettings
-    from jsam.training.data import load_dataset
     from jsam.training.environment import device_named
-    from jsam.training.learning_rate import with_fitted_step
+    from jsam.training.learning_rate import fitted_plan
     from jsam.training.recorded_run import train
     from jsam.training.task import TaskSpec
 
@@ -97,27 +96,22 @@ def simulate(
     say_noise(settings)
     RunFolder(output).refuse_existing()
     check_folder(output)
+    spec = TaskSpec(dataset=dataset, model=model, seed=economy.seed, **plain_values(partition))
+    task = plan = None
     if contract is None and clients.isdigit() and int(clients) > 0:
         # Planning for a million clients takes minutes, only to hear that there are not as many samples.
         economy.check()
-        shares = TaskSpec(dataset=dataset, num_clients=int(clients), seed=economy.seed, **plain_values(partition))
-        shares.split(load_dataset(dataset))
+        task = dataclasses.replace(spec, num_clients=int(clients)).build()
     chosen = _contract(contract, clients, mechanism, economy)
-    spec = TaskSpec(
-        dataset=dataset,
-        model=model,
-        num_clients=chosen.num_clients,
-        seed=economy.seed,
-        **plain_values(partition),
-    )
     with warnings_as_lines(), resumable(output), tracking(output, tensorboard) as tracker:
-        task = spec.build()
+        task = task or dataclasses.replace(spec, num_clients=chosen.num_clients).build()
         _check_sizes(task.partition.sizes)
         if training.learning_rate is None:
-            settings = with_fitted_step(chosen, task, settings)
+            plan = fitted_plan(chosen, task, settings)
+            settings = plan.settings
             say(f"a learning rate of {settings.learning_rate:g} fits the noise of this contract")
         with RoundProgress(f"Training ({chosen.mechanism})", settings.rounds) as progress:
-            train(chosen, task, settings, output, progress=progress, tracker=tracker)
+            train(chosen, task, settings, output, plan=plan, progress=progress, tracker=tracker)
     finish(output, strict=settings.noise == "exact")
 
 
