@@ -15,7 +15,7 @@ import numpy as np
 from jsam.errors import InputError
 from jsam.privacy import Adjacency, epsilon_of
 from jsam.report.files import check_target
-from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.settings import TrainingSettings
 from jsam.training.clipping.precision import checked_precision
 from jsam.training.environment import accelerator, device_named
@@ -191,7 +191,7 @@ def stored_result(trial: Trial, result: TrialResult) -> dict[str, Any]:
     """Plain numbers: of the contract, of what it truly spends, of the training."""
     import torch
 
-    drawn = Preparation.of(trial.contract, trial.settings, trial.task.partition.sizes)
+    drawn = NoisePlan.of(trial.contract, trial.settings, trial.task.partition.sizes)
     numbers = {
         "epsilon_exact_max": spent_epsilon_max(drawn),
         "noise_ratio": drawn.noise_ratio(trial.task.num_parameters),
@@ -212,7 +212,7 @@ def stored_result(trial: Trial, result: TrialResult) -> dict[str, Any]:
     }
 
 
-def spent_epsilon_max(drawn: Preparation) -> float:
+def spent_epsilon_max(drawn: NoisePlan) -> float:
     """The largest ε that the exact accountant gives to any client: T_k releases are one Gaussian of μ = Δ√T_k/std."""
     times = drawn.schedule.participations
     some = times > 0

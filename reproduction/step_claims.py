@@ -27,7 +27,7 @@ OWN = {
 
 
 class Step(NamedTuple):
-    """The noise of a mechanism at a cost (see `Preparation.noise_ratio`), and the step that was best for it."""
+    """The noise of a mechanism at a cost (see `NoisePlan.noise_ratio`), and the step that was best for it."""
 
     noise: float
     length: float

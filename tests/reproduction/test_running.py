@@ -16,7 +16,7 @@ import pytest
 
 from jsam.cli import main as jsam_main
 from jsam.errors import InputError
-from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_plan import NoisePlan
 from jsam.training.trials import Trial, run_trials
 from reproduction import running
 from reproduction.__main__ import main
@@ -203,7 +203,7 @@ def test_the_exact_epsilon_beside_lemma1_is_the_accountants(places: Places) -> N
     for noise, c2 in (("exact", None), ("lemma1", 0.1)):
         changed = config.changed(noise=noise, c2=c2)
         contract = plans.contract(changed)
-        drawn = Preparation.of(contract, settings_of(changed, "cpu"), task_of(changed).partition.sizes)
+        drawn = NoisePlan.of(contract, settings_of(changed, "cpu"), task_of(changed).partition.sizes)
         spent[noise] = spent_epsilon_max(drawn)
         taking_part = drawn.schedule.participations > 0
         sold = float(contract.epsilons[taking_part].max())

@@ -28,11 +28,11 @@ from jsam.training.clipping import (  # noqa: E402
     reference_clipped_sum,
     sample_weights,
 )
+from jsam.training.clipping.chunk_worker import Worker  # noqa: E402
 from jsam.training.clipping.fused import FusedClipping  # noqa: E402
 from jsam.training.clipping.layers import RULES  # noqa: E402
 from jsam.training.clipping.precision import PRECISIONS, Precision, arithmetic  # noqa: E402
 from jsam.training.clipping.sums import Factors  # noqa: E402
-from jsam.training.clipping.worker import Worker  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
 from jsam.training.trials import Trial, run_trials  # noqa: E402
 
@@ -194,7 +194,7 @@ def test_gradients_kept_in_bf16_have_the_norms_that_they_are_clipped_by(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A weight gradient alone in its sum and not clipped is what was stored: bf16, with the norm that was found."""
-    from jsam.training.clipping.gpu.convolution import KernelConvRule
+    from jsam.training.clipping.gpu.conv_rule import KernelConvRule
 
     model, shape = a_model(name)
     (client,) = some_clients(shape, [6])
@@ -238,7 +238,7 @@ def test_no_example_passes_the_clipping_norm_where_rounding_makes_it_longer() ->
 
 @pytest.mark.parametrize(("n", "size"), [(1, 1), (97, 6661), (6000, 1024), (6000, 8192), (500, 147_456)])
 def test_the_weighted_sum_of_bf16_rows_agrees_with_torchs_and_repeats(n: int, size: int) -> None:
-    from jsam.training.clipping.gpu.convolution import weighted_sum
+    from jsam.training.clipping.gpu.conv_rule import weighted_sum
 
     source = torch.Generator(device=CUDA).manual_seed(n)
     rows = torch.randn(n, size, device=CUDA, generator=source).bfloat16()
@@ -252,7 +252,7 @@ def test_the_weighted_sum_of_bf16_rows_agrees_with_torchs_and_repeats(n: int, si
 
 
 def test_rows_beyond_two_to_the_31_entries_are_summed() -> None:
-    from jsam.training.clipping.gpu.convolution import weighted_sum
+    from jsam.training.clipping.gpu.conv_rule import weighted_sum
 
     n, size = 15_000, 147_456
     if torch.cuda.mem_get_info()[0] < 3 * n * size:

@@ -42,7 +42,7 @@ from jsam.flower.answers import UnusableError, check_report, plain
 from jsam.flower.elicitation import Report
 from jsam.mechanism.contract_files import contract_from_dict, load_contract, storable
 from jsam.privacy import Ledger, Schedule
-from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.run_folder import RUN_FORMAT, RunFolder, write_json
 from jsam.training.environment import versions
 
@@ -168,7 +168,7 @@ class ServerStore:
         contract = contract_from_dict(stored["contract"], name)
         schedule = Schedule(num_clients=contract.num_clients, draws=np.array(stored["draws"]))
         return Draft(
-            preparation=Preparation.of(contract, published.training, tuple(stored["samples"]), schedule),
+            preparation=NoisePlan.of(contract, published.training, tuple(stored["samples"]), schedule),
             terms={client: Terms.from_dict(values) for client, values in stored["terms"].items()},
             declined=stored["declined"],
         )
@@ -189,7 +189,7 @@ class ServerStore:
             return None
         stored = self._read("agreement.json")
         contract, schedule = load_contract(self.run.contract), Schedule.load(self.run.schedule)
-        preparation = Preparation.of(contract, published.training, tuple(stored["samples"]), schedule)
+        preparation = NoisePlan.of(contract, published.training, tuple(stored["samples"]), schedule)
         terms = {name: Terms.from_dict(values) for name, values in stored["terms"].items()}
         return Agreement(preparation=preparation, terms=terms, declined=stored["declined"])
 

@@ -187,13 +187,13 @@ def _interruptible(output: Path) -> Iterator[None]:
 def _outcome(
     contract: Contract, rules: Rules, spec: TaskSpec, data: Dataset, settings: TrainingSettings, folder: Path
 ) -> Outcome:
-    from jsam.training.learning_rate import with_fitted_step
+    from jsam.training.learning_rate import fitted_plan
 
     task = spec.build(dataset=data)
     # Each mechanism with the step that fits its own noise: one step for all would favour somebody.
-    settings = with_fitted_step(contract, task, settings)
+    noise = fitted_plan(contract, task, settings)
     with warnings_as_lines():
-        result = trained(contract, task, settings, folder, rules=rules)
+        result = trained(noise, task, folder, rules=rules)
     settlement, _ = settled(folder)
     return Outcome(
         contract=contract, folder=folder, accuracy=result.accuracy, settlement=settlement, seconds=result.seconds

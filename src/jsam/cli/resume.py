@@ -25,7 +25,7 @@ def resume(*, folder: RunFolderArgument, tensorboard: TensorBoardFlag = False) -
     from jsam.mechanism.contract_files import load_contract
     from jsam.runs.run_folder import RunFolder
     from jsam.runs.settings import TrainingSettings
-    from jsam.training.loop import resume as go_on
+    from jsam.training.recorded_run import resume as go_on
 
     run = RunFolder(folder)
     settings = TrainingSettings.of_run(run.read_config())

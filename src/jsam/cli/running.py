@@ -18,13 +18,13 @@ from jsam.errors import InputError, NotSupportedError, install_hint
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from jsam.mechanism.contract import Contract
     from jsam.mechanism.rules import Rules
+    from jsam.runs.noise_plan import NoisePlan
     from jsam.runs.settings import TrainingSettings
     from jsam.runs.settlement import Settlement
-    from jsam.training.loop import RunResult
+    from jsam.training.recorded_run import RunResult
     from jsam.training.task import Task
-    from jsam.training.tracking import TensorBoard
+    from jsam.training.tensorboard import TensorBoard
 
 
 def require_torch() -> None:
@@ -109,7 +109,7 @@ def tracking(folder: Path, wanted: bool) -> Iterator[TensorBoard | None]:
     if not wanted:
         yield None
         return
-    from jsam.training.tracking import TensorBoard
+    from jsam.training.tensorboard import TensorBoard
 
     tracker = TensorBoard(folder / "tensorboard")
     try:
@@ -119,23 +119,17 @@ def tracking(folder: Path, wanted: bool) -> Iterator[TensorBoard | None]:
 
 
 def trained(
-    contract: Contract,
-    task: Task,
-    settings: TrainingSettings,
-    folder: Path,
-    *,
-    rules: Rules | None = None,
-    tracker: TensorBoard | None = None,
+    plan: NoisePlan, task: Task, folder: Path, *, rules: Rules | None = None, tracker: TensorBoard | None = None
 ) -> RunResult:
-    """Train into the folder with progress on the screen; the rules that the contract follows lie beside it."""
+    """Train into the folder with progress on the screen; the rules that the contract follows are written there too."""
     from jsam.files import write_atomically
     from jsam.runs.run_folder import RunFolder
-    from jsam.training.loop import train
+    from jsam.training.recorded_run import train
 
-    run = RunFolder(folder)
+    run, contract, settings = RunFolder(folder), plan.contract, plan.settings
     try:
         with RoundProgress(f"Training ({contract.mechanism})", settings.rounds) as progress:
-            return train(contract, task, settings, folder, progress=progress, tracker=tracker)
+            return train(contract, task, settings, folder, plan=plan, progress=progress, tracker=tracker)
     finally:
         if rules is not None and run.config.exists():  # else no run has begun
             write_atomically(run.rules, rules.to_toml().encode())

@@ -73,10 +73,11 @@ def simulate(
     Exit codes: 0 done, 1 a client is over its contract, 2 bad input (one line on standard error).
     """
     require_torch()
+    from jsam.runs.noise_plan import NoisePlan
     from jsam.runs.run_folder import RunFolder
     from jsam.runs.settings import TrainingSettings
     from jsam.training.environment import device_named
-    from jsam.training.learning_rate import with_fitted_step
+    from jsam.training.learning_rate import fitted_plan
     from jsam.training.task import TaskSpec
 
     rules = None if contract is not None else economy.rules(prior=DEFAULT_PRIOR)
@@ -96,10 +97,12 @@ def simulate(
     agreed = plan()
     _check_sizes(task.partition.sizes)
     with warnings_as_lines(), resumable(output), tracking(output, tensorboard) as tracker:
-        if "learning_rate" not in training:
-            settings = with_fitted_step(agreed, task, settings)
-            say(f"a learning rate of {settings.learning_rate:g} fits the noise of this contract")
-        trained(agreed, task, settings, output, rules=rules, tracker=tracker)
+        if "learning_rate" in training:
+            noise = NoisePlan.of(agreed, settings, task.partition.sizes)
+        else:
+            noise = fitted_plan(agreed, task, settings)
+            say(f"a learning rate of {noise.settings.learning_rate:g} fits the noise of this contract")
+        trained(noise, task, output, rules=rules, tracker=tracker)
     finish(output, strict=settings.rule_of_noise.keeps_contracts)
 
 

@@ -19,7 +19,7 @@ from jsam.flower.exchange import Exchange, Reply
 from jsam.flower.roster import Roster
 from jsam.mechanism.contract import Contract
 from jsam.privacy import Schedule
-from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_plan import NoisePlan
 
 logger = logging.getLogger("flwr.jsam")
 
@@ -33,7 +33,7 @@ class Agreement:
     Whoever declined the second offer is in contract and schedule but not in `terms`: its slots stay empty.
     """
 
-    preparation: Preparation
+    preparation: NoisePlan
     terms: Mapping[str, Terms]
     declined: Mapping[str, str]
 
@@ -50,7 +50,7 @@ class Agreement:
 class Draft:
     """A plan as it is offered: who may buy what, and why others are not in it any more."""
 
-    preparation: Preparation
+    preparation: NoisePlan
     terms: Mapping[str, Terms]
     declined: Mapping[str, str]
 
@@ -134,14 +134,14 @@ def withdraw(exchange: Exchange, roster: Roster, campaign: str, names: Iterable[
     exchange.ask(dict.fromkeys(nodes, content), "query.close", min(conduct.offer_seconds, 30.0))
 
 
-def prepared(published: Published, reports: Mapping[str, Report]) -> Preparation:
+def prepared(published: Published, reports: Mapping[str, Report]) -> NoisePlan:
     """Contract, schedule and noise for those who reported."""
     names = list(reports)
     contract = published.contract(names, [reports[name].sensitivity for name in names])
-    return Preparation.of(contract, published.training, tuple(reports[name].samples for name in names))
+    return NoisePlan.of(contract, published.training, tuple(reports[name].samples for name in names))
 
 
-def terms_of(published: Published, preparation: Preparation, reports: Mapping[str, Report]) -> dict[str, Terms]:
+def terms_of(published: Published, preparation: NoisePlan, reports: Mapping[str, Report]) -> dict[str, Terms]:
     """An offer for each client whose privacy is bought."""
     contract, inputs = preparation.contract, published.inputs(preparation.contract)
     assert contract.payments is not None

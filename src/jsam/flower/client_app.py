@@ -90,7 +90,7 @@ def _elicit(message: Message, context: Context) -> Answer:
 
 
 def _installed(model: str) -> bool:
-    from jsam.flower.models import check_model
+    from jsam.training.models import check_model
 
     try:
         check_model(model)
@@ -116,8 +116,8 @@ def _offer(message: Message, context: Context) -> Answer:
 
 def _know(model: str, inputs: NDArray[Any]) -> None:
     """Without the model, or with one for other records, every draw would be spent for nothing."""
-    from jsam.flower.models import check_model
     from jsam.flower.parameters import check_trains
+    from jsam.training.models import check_model
 
     try:
         check_model(model)

@@ -27,12 +27,12 @@ from jsam.campaign.client_files import ClientFiles
 from jsam.errors import JsamError
 from jsam.files import make_folder, write_atomically
 from jsam.flower import parameters as vectors
-from jsam.flower.models import model_named
 from jsam.training.clipping import cross_entropy
-from jsam.training.clipping.alone import copied
 from jsam.training.clipping.capture import watched_losses
-from jsam.training.clipping.per_sample import begin, generators_kept, one_by_one
+from jsam.training.clipping.isolation import copied
 from jsam.training.clipping.rowwise import is_rowwise
+from jsam.training.clipping.sample_gradients import begin, generators_kept, one_by_one
+from jsam.training.models import build_model
 
 Mask = NDArray[np.bool_]
 
@@ -42,7 +42,7 @@ logger = logging.getLogger("flwr.jsam")
 def fit_records(files: ClientFiles, model_name: str) -> Mask:
     """Which records the model takes, as far as its first weights tell. Tried once, then kept beside the books."""
     inputs, targets = files.records()
-    model = model_named(model_name, 0).train()
+    model = build_model(model_name, 0).train()
     if is_rowwise(model, inputs.ndim) and inputs.dtype == np.float32:
         # Numbers go through all known modules alike, whatever they are; labels are looked at in every round.
         return np.ones(len(targets), dtype=np.bool_)
@@ -76,7 +76,7 @@ def mean_of_fit(
         raise
     except Exception:
         logger.exception("a round failed; each record is tried by itself")
-    model = model_named(model_name, 0).train()
+    model = build_model(model_name, 0).train()
     vectors.put_into(model, parameters)
     gradients = one_by_one(model, cross_entropy)
     fit = fit & _tried(*_replaced(inputs, targets, fit), gradients)

@@ -20,7 +20,6 @@ from jsam.flower.agreement import Agreement, agree
 from jsam.flower.answers import UnusableError, check_release
 from jsam.flower.elicitation import elicit
 from jsam.flower.exchange import Exchange
-from jsam.flower.models import check_model
 from jsam.flower.parameters import digest, flattened, initial_model, put_into
 from jsam.flower.roster import Roster
 from jsam.flower.rounds import Ask, Gathered, gather
@@ -30,6 +29,7 @@ from jsam.training.checkpoint import as_bytes
 from jsam.training.clipping import cross_entropy
 from jsam.training.data import Dataset, load_dataset
 from jsam.training.evaluation import evaluate
+from jsam.training.models import check_model
 
 logger = logging.getLogger("flwr.jsam")
 Vector = NDArray[np.float32]

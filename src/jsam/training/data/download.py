@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from jsam.errors import DownloadError
-from jsam.training.data.files import (
+from jsam.training.data.data_files import (
     CHUNK_BYTES,
     MOST_UNPACKED,
     Progress,
@@ -19,8 +19,6 @@ from jsam.training.data.files import (
     open_to_write,
     translated_write_errors,
 )
-
-__all__ = ["download"]
 
 # One limit serves connecting and every read: a stalled transfer is torn here and resumed by the next attempt.
 TIMEOUT_SECONDS = 8.0

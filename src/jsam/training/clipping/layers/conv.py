@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from jsam.training.clipping.convolution import ConvShape
-from jsam.training.clipping.layers.base import Call
+from jsam.training.clipping.conv_patches import Unfolder, prepare, unfolder
+from jsam.training.clipping.conv_shape import ConvShape
+from jsam.training.clipping.layers.layer_rule import Call
 from jsam.training.clipping.layers.product import ProductRule
-from jsam.training.clipping.patches import Unfolder, prepare, unfolder
 from jsam.training.clipping.workspace import Workspace
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, row_norms
+from jsam.training.clipping.layers.layer_rule import BlockFloats, Call, LayerRule, row_norms
 from jsam.training.clipping.sums import Factors
 from jsam.training.clipping.workspace import Workspace
 

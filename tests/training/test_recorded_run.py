@@ -19,10 +19,10 @@ else:
 
 from jsam.errors import InputError, JsamError, RunFolderError, TrainingStoppedError, TrainingWarning
 from jsam.privacy import Exact, Ledger, Schedule, generator, noise_multiplier, read_ledger, spent_epsilons
-from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.settings import TrainingSettings
 from jsam.training.clipping import ClientBatch, reference_clipped_sum
-from jsam.training.loop import train
+from jsam.training.recorded_run import train
 from tests.training.small import (
     SIZES,
     contents,
@@ -246,7 +246,7 @@ def test_the_contract_and_the_partition_must_have_the_same_clients(tmp_path: Pat
 
 def test_lemma1_noise_is_its_formula(tmp_path: Path) -> None:
     contract, settings = small_contract(), TrainingSettings(rounds=20, per_round=3, noise="lemma1", c2=0.3, seed=2)
-    found = Preparation.of(contract, settings, SIZES)
+    found = NoisePlan.of(contract, settings, SIZES)
     expected = 0.3 * np.sqrt(np.log(1e5) * found.schedule.participations) / contract.epsilons
     assert found.noise_multipliers == pytest.approx(expected)
     assert Exact().label == "exact"

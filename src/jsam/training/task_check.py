@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from jsam.errors import InputError
 from jsam.training.clipping import ClippingEngine, PerSampleLoss, SlowPathWarning, cross_entropy
-from jsam.training.clipping.alone import copied
 from jsam.training.clipping.capture import watched_losses
-from jsam.training.clipping.inspection import one_line
+from jsam.training.clipping.isolation import copied
+from jsam.training.clipping.model_checks import one_line
 from jsam.training.clipping.rowwise import is_rowwise
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from jsam.errors import InputError, JsamError, RunFolderError
 from jsam.mechanism.contract_files import contract_from_dict, load_contract
 from jsam.runs.run_folder import MetricsFile, RunFolder
 from jsam.runs.settlement import settle
-from jsam.training.loop import train
+from jsam.training.recorded_run import train
 from tests.training.small import contents, run, small_contract, small_settings, small_task
 
 pytestmark = pytest.mark.filterwarnings("ignore::jsam.errors.TrainingWarning")

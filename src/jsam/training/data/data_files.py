@@ -1,4 +1,4 @@
-"""The files of a data set: what they must contain, and how they get into a data folder whole or not at all."""
+"""The files of a data set: where they live, what they must contain, and how they get there whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,37 +7,27 @@ import errno
 import gzip
 import hashlib
 import io
+import math
 import os
+import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from jsam.errors import ChecksumError, DataError
-from jsam.training.data.folders import VARIABLE
 
-__all__ = [
-    "Archive",
-    "DataSpec",
-    "Mirror",
-    "PackageSource",
-    "Progress",
-    "ProgressCallback",
-    "RawFile",
-    "gunzipped",
-    "install",
-    "open_tar",
-    "open_to_write",
-    "read_chunks",
-    "read_verified",
-    "translated_write_errors",
-]
-
+VARIABLE = "JSAM_DATA_DIR"
 CHUNK_BYTES = 1 << 20
 # CIFAR-10, the largest, is 184 MB in all.
 MOST_UNPACKED = 512 << 20
+_MOST_DIMENSIONS = 4
+_ITEM_TYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +97,27 @@ class DataSpec:
         return tuple(raw for raw in self.files if not (root / self.folder / raw.name).is_file())
 
 
+def cache_folder() -> Path:
+    """The platform's cache folder for jsam's data; XDG_CACHE_HOME wins on every platform."""
+    xdg = os.environ.get("XDG_CACHE_HOME", "")
+    if xdg and Path(xdg).is_absolute():  # the XDG specification says that a relative path is to be ignored
+        return Path(xdg) / "jsam" / "data"
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA", "")
+        base = Path(local) if local else Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path.home() / ".cache"
+    return base / "jsam" / "data"
+
+
+def data_folders() -> tuple[Path, ...]:
+    """Folders to look in, in order; the first is also where new files are written."""
+    own = os.environ.get(VARIABLE, "")
+    return (Path(own).expanduser().absolute(), cache_folder()) if own else (cache_folder(),)
+
+
 def read_verified(path: Path, raw: RawFile) -> bytes:
     """The content of `path`, or one line naming the file if it is not the published one."""
     content = None
@@ -144,6 +155,21 @@ def gunzipped(content: bytes, limit: int, what: str) -> bytes:
     if len(unpacked) > limit:
         raise DataError(f"{what}: it unpacks to more than {limit} bytes")
     return unpacked
+
+
+def parse_idx(content: bytes, *, what: str) -> NDArray[Any]:
+    """The array of an idx file: two zero bytes, item type, number of dimensions, big-endian sizes, items. No copy."""
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _ITEM_TYPES:
+        raise DataError(f"{what}: not an idx file of bytes or 32-bit integers")
+    item_type, start = _ITEM_TYPES[content[2]], 4 + 4 * content[3]
+    if content[3] > _MOST_DIMENSIONS:
+        raise DataError(f"{what}: {content[3]} dimensions do not fit an idx file of at most {_MOST_DIMENSIONS}")
+    shape = tuple(int(n) for n in np.frombuffer(content[4:start], dtype=">u4"))
+    if len(shape) != content[3] or len(content) != start + math.prod(shape) * item_type.itemsize:
+        raise DataError(f"{what}: {len(content)} bytes do not fit an idx file of shape {shape}")
+    if 0 in shape:  # numpy refuses some of these for their other sizes
+        raise DataError(f"{what}: an idx file of shape {shape} holds nothing")
+    return np.frombuffer(content, dtype=item_type, offset=start).reshape(shape)
 
 
 def open_tar(path: Path, limit: int = MOST_UNPACKED) -> tarfile.TarFile:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from jsam.errors import InputError
-from jsam.training.clipping.result import LARGEST_RATIO
+from jsam.training.clipping.clipped_sum import LARGEST_RATIO
 
 
 def sample_weights(

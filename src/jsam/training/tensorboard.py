@@ -1,4 +1,4 @@
-"""Where metrics go besides their file."""
+"""The metrics of a run for TensorBoard, beside their own file."""
 
 from __future__ import annotations
 
@@ -6,15 +6,9 @@ import importlib
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from jsam.errors import NotSupportedError
-
-
-class Tracker(Protocol):
-    """Sees every line of metrics.jsonl as it is written."""
-
-    def record(self, metrics: Mapping[str, Any]) -> None: ...
 
 
 class TensorBoard:

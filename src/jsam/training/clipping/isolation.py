@@ -86,7 +86,7 @@ def checked_loss(losses: Tensor, n: int) -> Tensor:
     return losses
 
 
-class Alone:
+class IsolatedModel:
     """A copy of a model whose forward pass and loss see one example at a time; its known modules are the model's own.
 
     `names` are the modules whose calls must be seen: calls of these go through the model's module, hooks and all, or
@@ -105,26 +105,26 @@ class Alone:
         """Trainable parameters, the model's and the copy's, by id."""
 
     def losses(self, inputs: Tensor, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        def single(x: Tensor, y: Tensor) -> Tensor:
-            with Watch() as watch:
-                watch.own((x, y))
-                outputs = self._twin(x.unsqueeze(0))
-                return checked_loss(loss(outputs, y.unsqueeze(0)), 1).squeeze(0)
-
-        found: Tensor = torch.func.vmap(single, randomness="different")(inputs, targets)
-        return found
+        return _each(partial(lone_loss, self._twin, loss), inputs, targets)
 
 
 def each_loss(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
     """A loss that may look at a whole batch, given one example at a time."""
+    return _each(partial(lone_loss, lambda out: out, loss), outputs, targets)
 
-    def single(out: Tensor, y: Tensor) -> Tensor:
-        with Watch() as watch:
-            watch.own((out, y))
-            return checked_loss(loss(out.unsqueeze(0), y.unsqueeze(0)), 1).squeeze(0)
 
-    found: Tensor = torch.func.vmap(single, randomness="different")(outputs, targets)
-    return found
+def lone_loss(
+    run: Callable[[Tensor], Tensor], loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, *given: object
+) -> Tensor:
+    """The loss of one example, for vmap; `given` are further values that the forward pass `run` may compute with."""
+    with Watch() as watch:
+        watch.own((x, y, given))
+        return checked_loss(loss(run(x.unsqueeze(0)), y.unsqueeze(0)), 1).squeeze(0)
+
+
+def _each(single: Callable[[Tensor, Tensor], Tensor], values: Tensor, targets: Tensor) -> Tensor:
+    losses: Tensor = torch.func.vmap(single, randomness="different")(values, targets)
+    return losses
 
 
 def _rrelu(module: nn.RReLU, x: Tensor) -> Tensor:

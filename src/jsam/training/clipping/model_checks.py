@@ -12,7 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from jsam.errors import InputError
-from jsam.training.clipping.alone import copied
+from jsam.training.clipping.isolation import copied
 from jsam.training.clipping.layers import RULES
 from jsam.training.clipping.rowwise import has_hooks, is_plain
 

@@ -1,4 +1,4 @@
-"""The noise of a round: one draw for all clients of it, with the variance that their releases add up to.
+"""What a round takes in: the rows of the clients drawn, the weight of each, and one draw of noise for all of them.
 
 A sum of independent Gaussians is one Gaussian (docs/theory.md), so the simulator draws the sum itself. What the
 server sees, the mean update, has the same distribution as if each client had added its own; the ledger records each
@@ -10,13 +10,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from jsam.privacy import Release
+from jsam.privacy import Release, Round
+from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.noise_source import NoiseSource
+from jsam.training.clipping import sample_weights
+from jsam.training.partition import Partition
+
+
+def rows_and_weights(plan: NoisePlan, partition: Partition, drawn: Round) -> tuple[NDArray[np.int64], Tensor]:
+    """The rows of the training data that the round sums over, client after client, and the weight of each."""
+    clients = drawn.clients.tolist()
+    sizes = [plan.sizes[k] for k in clients]
+    weights = sample_weights(sizes, drawn.multiplicities.tolist(), plan.settings.per_round)
+    if plan.contract.update_weights is not None:
+        server = torch.tensor(plan.update_weights(drawn), dtype=torch.float32)
+        weights = weights * server.repeat_interleave(torch.tensor(sizes))
+    return np.concatenate([partition.indices[k] for k in clients]), weights
 
 
 def combined_std(releases: Sequence[Release], update_weights: Sequence[float], per_round: int) -> float:
@@ -50,3 +66,32 @@ def round_noise(std: float, size: int, *, source: NoiseSource, index: int, devic
         own = torch.Generator(device=device).manual_seed(source.device_seed(index))
         return torch.randn(size, generator=own, device=device, dtype=torch.float64).mul_(scale)
     return torch.from_numpy(source.normals(size, index).astype(np.float64, copy=False) * scale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundInputs:
+    """One round as a CUDA device needs it: which rows weigh how much, the scale of the noise and its seed, the step.
+
+    `noise_seed` is as secret as the noise's key: nothing stores or shows it.
+    """
+
+    rows: NDArray[np.int64]
+    weights: Tensor
+    noise_scale: float
+    noise_seed: int = field(repr=False)
+    step: float
+
+
+def round_inputs(
+    plan: NoisePlan, partition: Partition, drawn: Round, releases: Sequence[Release], noise: NoiseSource
+) -> RoundInputs:
+    """One round as a CUDA device needs it; its noise is that of the very releases recorded."""
+    rows, weights = rows_and_weights(plan, partition, drawn)
+    std = combined_std(releases, plan.update_weights(drawn), plan.settings.per_round)
+    return RoundInputs(
+        rows=rows,
+        weights=weights,
+        noise_scale=float(rounded_up(std)),
+        noise_seed=noise.device_seed(drawn.index),
+        step=plan.settings.learning_rate_at(drawn.index),
+    )

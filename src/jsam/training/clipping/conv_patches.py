@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from jsam.training.clipping.convolution import ConvShape
+from jsam.training.clipping.conv_shape import ConvShape
 from jsam.training.clipping.workspace import Workspace
 
 
