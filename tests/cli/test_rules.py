@@ -217,3 +217,45 @@ def test_rules_beside_a_contract_are_refused(run: Run, tmp_path: Path) -> None:
     result = run("simulate", "--contract", "c.json", "--rules", written(tmp_path), "--output", tmp_path / "run")
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert "give --contract or --rules, not both" in result.err
+
+
+OWN = "tests.mechanism.own_mechanisms:EqualShares"
+COMMANDS = {
+    "plan": ("plan", "{clients}", "--format", "json"),
+    "audit": ("audit", "{clients}"),
+    "compare": ("compare", "{clients}", "--format", "json"),
+    "simulate": (
+        "simulate", "--dataset", "digits", "--clients", "8", "--rounds", "1", "--threads", "1", "--output", "{folder}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("asked", ["by an option", "by a file"])
+def test_a_mechanism_of_the_users_own_works_in_every_command(
+    asked: str, command: str, run: Run, clients: WriteClients, tmp_path: Path
+) -> None:
+    if command == "simulate":
+        require("torch", extra="train")
+        require("sklearn", extra="train")
+    rules = Rules(mechanism=OWN, prior="uniform:0,1", loss_weight=60.0, max_epsilon=10.0)
+    options: tuple[str, ...] = ("--rules", str(written(tmp_path, rules)))
+    if asked == "by an option":
+        options = ("--prior", "uniform:0,1", "--loss-weight", "60", "--max-epsilon", "10", "--mechanism", OWN)
+    path, folder = clients(FOUR), tmp_path / "run"
+    result = run(*(part.format(clients=path, folder=folder) for part in COMMANDS[command]), *options)
+    assert result.code == 0, result.err
+    if command == "compare":
+        rows = {row["mechanism"]: row for row in json.loads(result.out)["mechanisms"]}
+        assert rows[OWN]["error"] is None
+    elif command == "plan":
+        content = json.loads(result.out)
+        assert content["mechanism"] == OWN
+        assert [client["selection_prob"] for client in content["clients"]] == [0.25] * 4
+
+
+def test_a_mechanism_that_cannot_be_imported_is_refused_in_one_line(run: Run) -> None:
+    for name, wanted in (("nowhere.at_all:Class", "cannot import"), ("odd:", "must be written package.module:Class")):
+        result = run("plan", EXAMPLE, *UNIFORM, "--mechanism", name)
+        assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+        assert wanted in result.err
