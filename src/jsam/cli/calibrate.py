@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from jsam.cli.options import RESULT, ResultOptions, with_options
+from jsam.cli.options import ResultOptions, with_options
 from jsam.cli.output import Format, deliver, say
 from jsam.cli.training_options import C2, PRIVACY, AdjacencyOption, Delta, Noise
 from jsam.errors import InputError
@@ -29,14 +29,6 @@ EXAMPLES = """
 @dataclass(frozen=True, kw_only=True)
 class _Result(ResultOptions):
     """JSON, unless something else is asked for."""
-
-    format: Annotated[
-        Format | None,
-        typer.Option(
-            help="What the result is written as: by the ending of --output (.json, .csv, .txt), else JSON.",
-            rich_help_panel=RESULT,
-        ),
-    ] = None
 
     usual: ClassVar[Format] = Format.JSON
 

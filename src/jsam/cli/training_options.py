@@ -16,32 +16,23 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 LEARNING_RATE_SCHEDULES = ("constant", "cosine", "step", "inverse-sqrt")
 
 
-Delta = Annotated[float, typer.Option(help="δ of the guarantee.", rich_help_panel=PRIVACY)]
-Noise = Annotated[
+def _option(panel: str, words: str, *names: str, choices: tuple[str, ...] = ()) -> Any:
+    choice = click.Choice(choices) if choices else None
+    return typer.Option(*names, help=words, rich_help_panel=panel, click_type=choice)
+
+
+Delta = Annotated[float, _option(PRIVACY, "δ of the guarantee.")]
+Noise = Annotated[str, _option(PRIVACY, "exact, or the paper's lemma1 (needs --c2).", choices=("exact", "lemma1"))]
+C2 = Annotated[float | None, _option(PRIVACY, "Constant of lemma1, which the paper leaves open.", "--c2")]
+AdjacencyOption = Annotated[
     str,
-    typer.Option(
-        help="exact, or the paper's lemma1 (needs --c2).",
-        rich_help_panel=PRIVACY,
-        click_type=click.Choice(("exact", "lemma1")),
-    ),
-]
-C2 = Annotated[
-    float | None,
-    typer.Option("--c2", help="Constant of lemma1, which the paper leaves open.", rich_help_panel=PRIVACY),
+    _option(PRIVACY, "One record added or removed (C/M), or replaced (2C/M).", choices=("add-remove", "replace")),
 ]
 NoiseSeed = Annotated[
     int | None,
-    typer.Option(
-        help="Draw the noise from this seed, for experiments to be repeated: not private. \\[default: a secret key]",
-        rich_help_panel=PRIVACY,
-    ),
-]
-AdjacencyOption = Annotated[
-    str,
-    typer.Option(
-        help="One record added or removed (C/M), or replaced (2C/M).",
-        rich_help_panel=PRIVACY,
-        click_type=click.Choice(("add-remove", "replace")),
+    _option(
+        PRIVACY,
+        "Draw the noise from this seed, for experiments to be repeated: not private. \\[default: a secret key]",
     ),
 ]
 
@@ -49,14 +40,19 @@ AdjacencyOption = Annotated[
 def _flags(panel: str, *options: tuple[str, Any, Any, str], **others: tuple[Any, Any]) -> Flags:
     """Options as name, type or allowed words, default and help. What is not given is left to the library."""
     kinds: dict[str, Any] = {}
-    defaults: dict[str, Any] = {}
     for name, kind, default, words in options:
-        choice = click.Choice(kind) if isinstance(kind, tuple) else None
-        option = typer.Option(help=words, rich_help_panel=panel, click_type=choice)
-        kinds[name], defaults[name] = Annotated[kind if choice is None else str, option], default
-    for name, (option, default) in others.items():
-        kinds[name], defaults[name] = option, default
-    return Flags(kinds, defaults, lambda values: {name: value for name, value in values.items() if value is not None})
+        if isinstance(kind, tuple):
+            kinds[name] = (Annotated[str, _option(panel, words, choices=kind)], default)
+        else:
+            # A flag has no --no- beside it.
+            names = (f"--{name}",) if kind is bool else ()
+            kinds[name] = (Annotated[kind, _option(panel, words, *names)], default)
+    kinds |= others
+    return Flags(
+        {name: option for name, (option, _) in kinds.items()},
+        {name: default for name, (_, default) in kinds.items()},
+        lambda values: {name: value for name, value in values.items() if value is not None},
+    )
 
 
 # Who holds what, as settings of a `TaskSpec`.
@@ -66,15 +62,9 @@ PartitionOptions = Annotated[
         DATA,
         ("scheme", SCHEMES, "similarity", "How samples are dealt out to clients."),
         ("similarity", float | None, None, "Percent of each client's samples drawn uniformly. \\[default: 100]"),
+        ("blocks", bool, False, "The rest as one sorted block, not two classes."),
         ("alpha", float | None, None, "Concentration of scheme dirichlet."),
         ("min_size", int | None, None, "Let dirichlet sizes differ, above this."),
-        blocks=(
-            Annotated[
-                bool,
-                typer.Option("--blocks", help="The rest as one sorted block, not two classes.", rich_help_panel=DATA),
-            ],
-            False,
-        ),
     ),
 ]
 
