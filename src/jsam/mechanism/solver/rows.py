@@ -65,7 +65,7 @@ class SortedRows:
         """Of one market: numbers in rising order by virtual cost, then by place in the tie order."""
         v = self.v[0]
         level = np.concatenate([[0], np.cumsum(v[1:] > v[:-1])])
-        return level * len(v) + self.ties[0]
+        return np.asarray(level * len(v) + self.ties[0])
 
     def take(self, rows: IntArray) -> SortedRows:
         """Some of the rows, for sums and costs."""

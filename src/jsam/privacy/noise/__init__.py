@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import fields
 from functools import cache
+from typing import Any
 
 from jsam.errors import InputError
 from jsam.mechanism._modules import members_of
@@ -17,8 +18,8 @@ __all__ = ["Exact", "Lemma1", "NoiseRule", "needed_c2", "noise_names", "noise_ru
 
 @cache
 def _rules() -> dict[str, type[NoiseRule]]:
-    rules = [value for value in members_of(sys.modules[__name__]) if isinstance(getattr(value, "label", None), str)]
-    return {rule.label: rule for rule in rules}
+    classes: list[type[Any]] = [value for value in members_of(sys.modules[__name__]) if isinstance(value, type)]
+    return {rule.label: rule for rule in classes if isinstance(vars(rule).get("label"), str)}
 
 
 def noise_names() -> tuple[str, ...]:
