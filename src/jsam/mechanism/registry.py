@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-import pkgutil
 import re
 import sys
 from dataclasses import MISSING, fields
@@ -18,6 +17,7 @@ from typing import Any
 
 from jsam.errors import InputError
 from jsam.mechanism import families
+from jsam.mechanism._modules import members_of
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.families.description import Description
 from jsam.mechanism.families.own import OwnMechanism
@@ -36,12 +36,8 @@ def _by_label() -> dict[str, Description]:
 
 @cache
 def _labelled() -> dict[str, type[RangeMechanism]]:
-    modules = [
-        importlib.import_module(f"{families.__name__}.{module.name}")
-        for module in pkgutil.iter_modules(families.__path__)
-    ]
-    classes = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
-    return {c.label: c for c in classes if issubclass(c, RangeMechanism) and c.label and "label" in vars(c)}
+    classes = [value for value in members_of(families) if isinstance(value, type)]
+    return {c.label: c for c in classes if issubclass(c, RangeMechanism) and vars(c).get("label")}
 
 
 def mechanism_names() -> tuple[str, ...]:

@@ -16,7 +16,8 @@ from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.budget.quantiles import LEAST, QuantileTable
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.market import Market
-from jsam.mechanism.solver.allocation import CHUNK, Rule, SortedRows, minimise
+from jsam.mechanism.solver.allocation import CHUNK, Rule, minimise
+from jsam.mechanism.solver.rows import SortedRows
 
 CONFIDENCE = 0.999
 # One-sided quantiles of Student's t at that confidence, for 1, 2, … degrees of freedom.

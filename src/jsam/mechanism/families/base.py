@@ -19,7 +19,8 @@ from jsam.mechanism.pricing.virtual_cost import VirtualCost
 from jsam.mechanism.solver.allocation import Rule, allocate
 from jsam.mechanism.solver.payments import TOLERANCE, Progress, rents
 from jsam.mechanism.solver.profiles import Profiles
-from jsam.mechanism.solver.response import Ordered, OwnReport
+from jsam.mechanism.solver.response import OwnReport
+from jsam.mechanism.solver.rows import SortedRows
 from jsam.mechanism.weights import Weights, check_number
 
 
@@ -146,15 +147,13 @@ class RangeMechanism(Weights, ABC):
                 f" max_selection_prob {cap:g}; raise the cap or select more clients"
             )
 
-    def _own(self, market: Market, active: IntArray, rule: Rule, v: FloatArray) -> OwnReport:
-        return OwnReport(rule=rule, base=Ordered.of(v, _tie_order(market, active)))
-
     def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract:
         active = self.active(market)
         rule = self.rule(len(active))
         v_all = self._prices(market)
         v = v_all[active]
-        allocation = allocate(rule, v, _tie_order(market, active))
+        ordered = SortedRows.of(v, _tie_order(market, active))
+        allocation = allocate(rule, ordered)
         if math.isinf(v.max()) and not math.isfinite(allocation.objective):
             k = int(active[int(v.argmax())])
             raise ReportError(
@@ -167,7 +166,7 @@ class RangeMechanism(Weights, ABC):
         p[active], eps[active] = allocation.selection_probs, allocation.epsilons
         paid = error = None
         if payments:
-            own = self._own(market, active, rule, v)
+            own = OwnReport(rule=rule, base=ordered)
             paid, error = self._pay(market, active, own, eps, allocation.objective, progress)
         return Contract(
             mechanism=self.name,
@@ -204,7 +203,7 @@ class RangeMechanism(Weights, ABC):
         if self.knows_sensitivities:
             return paid, error
         rank_of = np.full(market.num_clients, -1)
-        rank_of[active[own.base.order]] = np.arange(len(active))
+        rank_of[active[own.base.order[0]]] = np.arange(len(active))
         for cost, members in market.cost_groups:
             kept = members[(rank_of[members] >= 0) & (eps[members] > 0)]
             kept = kept[np.argsort(rank_of[kept])]
@@ -230,8 +229,9 @@ class RangeMechanism(Weights, ABC):
         active = self.active(market)
         if client not in active:
             return Responses(epsilons=np.zeros(len(z)), payments=np.zeros(len(z)))
-        own = self._own(market, active, self.rule(len(active)), self._prices(market)[active])
-        rank = int(np.flatnonzero(active[own.base.order] == client)[0])
+        ordered = SortedRows.of(self._prices(market)[active], _tie_order(market, active))
+        own = OwnReport(rule=self.rule(len(active)), base=ordered)
+        rank = int(np.flatnonzero(active[ordered.order[0]] == client)[0])
         cost = self.price(market.cost_of(client))
         ranks = np.full(len(z), rank)
         at = own.curve(own.everything(ranks), ranks, cost(z))

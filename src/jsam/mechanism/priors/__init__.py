@@ -6,12 +6,12 @@ that a text can name is one module of this folder with a `KIND`.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import sys
 from functools import cache
 from typing import Any
 
 from jsam.errors import InputError
+from jsam.mechanism._modules import members_of
 from jsam.mechanism.priors.base import Prior, PriorKind, numbers_in, validate_prior
 from jsam.mechanism.priors.empirical import EmpiricalPrior, read_reports
 from jsam.mechanism.priors.scipy_stats import frozen, scipy_family, scipy_identity
@@ -35,9 +35,8 @@ __all__ = [
 
 @cache
 def _kinds() -> dict[str, PriorKind]:
-    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    kinds = [getattr(module, "KIND", None) for module in modules]
-    return {kind.name: kind for kind in kinds if isinstance(kind, PriorKind)}
+    kinds = [value for value in members_of(sys.modules[__name__]) if isinstance(value, PriorKind)]
+    return {kind.name: kind for kind in kinds}
 
 
 def parse_prior(text: str) -> Prior:

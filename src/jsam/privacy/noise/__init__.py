@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
+import sys
 from dataclasses import fields
 from functools import cache
 from typing import Any
 
 from jsam.errors import InputError
+from jsam.mechanism._modules import members_of
 from jsam.privacy.noise.base import NoiseRule
 from jsam.privacy.noise.exact import Exact
 from jsam.privacy.noise.lemma1 import Lemma1, needed_c2
@@ -19,9 +18,8 @@ __all__ = ["Exact", "Lemma1", "NoiseRule", "needed_c2", "noise_names", "noise_ru
 
 @cache
 def _rules() -> dict[str, type[NoiseRule]]:
-    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    values: list[Any] = [value for module in modules for value in vars(module).values()]
-    return {rule.label: rule for rule in values if inspect.isclass(rule) and isinstance(vars(rule).get("label"), str)}
+    classes: list[type[Any]] = [value for value in members_of(sys.modules[__name__]) if isinstance(value, type)]
+    return {rule.label: rule for rule in classes if isinstance(vars(rule).get("label"), str)}
 
 
 def noise_names() -> tuple[str, ...]:
