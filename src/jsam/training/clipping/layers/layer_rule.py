@@ -120,5 +120,5 @@ def row_norms(rows: Tensor) -> Tensor:
     A norm is often a factor, and a server may make parameters up with gradients of 1e-23 at a layer's output and inputs
     of 1e19. In fp32 the squares of the one are 0; the product of both is no small number.
     """
-    found: Tensor = torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=torch.float64)
-    return found
+    norms: Tensor = torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=torch.float64)
+    return norms
