@@ -190,7 +190,7 @@ def test_tensorboard_files_are_written_if_asked_for(tmp_path: Path) -> None:
         ([*ECONOMY, "--clients", "-5"], "--clients is -5; it must be a whole number"),
         ([*ECONOMY, "--scheme", "writer"], "scheme 'writer' is for mnist"),
         ([*ECONOMY, "--scheme", "dirichlet"], "alpha"),
-        ([*ECONOMY, "--model", "transformer"], "model 'transformer' is unknown"),
+        ([*ECONOMY, "--model", "transformer"], "model 'transformer' is not installed here"),
         ([*ECONOMY, "--model", "cifar10"], "model 'cifar10' does not take the 1x8x8 examples of data set digits"),
         ([], "--loss-weight"),
         (["--contract", "nothing.json"], "nothing.json cannot be read"),

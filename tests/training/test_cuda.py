@@ -34,6 +34,7 @@ from jsam.training.clipping.layers import RULES  # noqa: E402
 from jsam.training.clipping.precision import PRECISIONS, Precision, arithmetic  # noqa: E402
 from jsam.training.clipping.sums import Factors  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
+from jsam.training.task import Task  # noqa: E402
 from jsam.training.trials import Trial, run_trials  # noqa: E402
 
 CUDA = torch.device("cuda")
@@ -420,6 +421,21 @@ def test_trials_side_by_side_give_what_single_runs_give(tmp_path: Path) -> None:
     begun = dict(run_trials(trials, at_once=3, progress=rounds.append, late=lambda: bool(rounds)))
     assert {i: result.accuracy for i, result in begun.items()} == dict(enumerate(expected[: len(begun)]))
     assert 1 <= len(begun) <= 3
+
+
+def test_a_trial_with_dropout_draws_what_a_recorded_run_draws(tmp_path: Path) -> None:
+    """Such a model's rounds are computed one by one, on the card too."""
+
+    def task() -> Task:
+        plain = digits().build()
+        torch.manual_seed(4)
+        return dataclasses.replace(
+            plain, model=nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, 10)), spec=None
+        )
+
+    recorded = train(a_contract(), task(), some_settings(), tmp_path / "run")
+    ((_, result),) = list(run_trials([Trial(contract=a_contract(), task=task(), settings=some_settings())]))
+    assert (result.accuracy, result.loss) == (recorded.accuracy, recorded.loss)
 
 
 def test_a_run_that_diverges_stops_and_says_so(tmp_path: Path) -> None:

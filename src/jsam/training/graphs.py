@@ -131,16 +131,16 @@ class GraphRounds:
         return next(size for size in self._sizes if size >= rows)
 
     def _graph(self, size: int) -> torch.cuda.CUDAGraph:
-        found = self._graphs.get(size)
-        if found is None:
+        graph = self._graphs.get(size)
+        if graph is None:
             # Every size before the first recording: scratch memory must not move once a graph knows its address, and a
             # smaller batch may need more of it, as one chunk where a larger one is cut in two. Then this size, so that
             # nothing is left to compile or to prepare while recording.
             for warm in (size,) if self._graphs else (*sorted(self._sizes, reverse=True), size):
                 self._rehearse(warm)
-            found = self._record(lambda: self._round(size))
-            self._graphs[size] = found
-        return found
+            graph = self._record(lambda: self._round(size))
+            self._graphs[size] = graph
+        return graph
 
     def _rehearse(self, size: int) -> None:
         """A round whose effects are taken back."""
@@ -169,20 +169,20 @@ class GraphRounds:
         weights = self._weights.index_select(0, self._next)[0, :size]
         scale, step = self._scales.index_select(0, self._next)[0]
         with torch.enable_grad():
-            found = self.engine.clipped_sum(
+            clipped = self.engine.clipped_sum(
                 self._inputs.index_select(0, rows), self._targets.index_select(0, rows), weights
             )
         noise = self._noise * scale
         real = weights > 0
         count = real.sum()
-        norms = torch.where(real, found.norms, 0.0)
+        norms = torch.where(real, clipped.norms, 0.0)
         # An example whose gradient is not finite counts as nothing; here it means that the run has diverged.
         finite = torch.isfinite(norms).all()
-        signal = torch.where(finite, torch.linalg.vector_norm(found.gradient).float(), torch.inf)
-        loss = torch.where(real, found.losses, 0.0).sum() / count
+        signal = torch.where(finite, torch.linalg.vector_norm(clipped.gradient).float(), torch.inf)
+        loss = torch.where(real, clipped.losses, 0.0).sum() / count
         self._sound.logical_and_(torch.isfinite(signal) & torch.isfinite(loss))
         # What is not finite is never applied, nor anything after it.
-        update = torch.where(self._sound, found.gradient + noise, 0.0).float()
+        update = torch.where(self._sound, clipped.gradient + noise, 0.0).float()
         if self._velocity is not None:
             update = self._velocity.mul_(self.momentum).add_(update)
         update = update * torch.where(self._sound, step, 0.0)
@@ -192,7 +192,7 @@ class GraphRounds:
         row = torch.stack(
             [
                 loss,
-                (norms > found.clip_norm).sum() / count,
+                (norms > clipped.clip_norm).sum() / count,
                 norms.sum() / count,
                 signal,
                 torch.linalg.vector_norm(noise, dtype=torch.float64).float(),
@@ -206,9 +206,9 @@ class GraphRounds:
             self._evaluator.run(self.model)
             self._evaluation_graph = self._record(lambda: self._evaluator.run(self.model))
         self._evaluation_graph.replay()
-        found = torch.empty_like(self._evaluator.result, device="cpu", pin_memory=True)
-        found.copy_(self._evaluator.result, non_blocking=True)
-        return found
+        result = torch.empty_like(self._evaluator.result, device="cpu", pin_memory=True)
+        result.copy_(self._evaluator.result, non_blocking=True)
+        return result
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(

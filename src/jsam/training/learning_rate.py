@@ -41,11 +41,11 @@ def shifts(settings: TrainingSettings) -> list[float]:
 
     With momentum it goes on moving them for a while.
     """
-    found, later = [], 0.0
+    moved, later = [], 0.0
     for index in reversed(range(settings.rounds)):
         later = settings.learning_rate_at(index) + settings.momentum * later
-        found.append(later)
-    return found
+        moved.append(later)
+    return moved
 
 
 def with_fitted_step(contract: Contract, task: Task, settings: TrainingSettings) -> TrainingSettings:

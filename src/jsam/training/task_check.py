@@ -32,9 +32,9 @@ def check_task(task: Task, device: torch.device) -> None:
     """Refuse a task whose model cannot be trained, or does not take every record; nothing is written."""
     model, loss = task.model.to(device).train(), task.loss or cross_entropy
     inputs, targets = (torch.from_numpy(values) for values in (task.dataset.train_inputs, task.dataset.train_targets))
-    found = first_refused(model, loss, inputs, targets, device)
-    if found is not None:
-        index, error = found
+    refused = first_refused(model, loss, inputs, targets, device)
+    if refused is not None:
+        index, error = refused
         raise InputError(
             f"the model does not take record {index} of the {len(targets)} of data set {task.dataset.name}: {error}"
         )
@@ -57,9 +57,9 @@ def first_refused(
             return _odd_label(twin, inputs[:1].to(device), targets)
         for start in range(0, len(targets), _CHUNK):
             rows = range(start, min(start + _CHUNK, len(targets)))
-            found = _first(twin, loss, inputs, targets, rows, device)
-            if found is not None:
-                return found
+            refused = _first(twin, loss, inputs, targets, rows, device)
+            if refused is not None:
+                return refused
     return None
 
 

@@ -30,7 +30,7 @@ class Worker:
 
     def kept_floats(self, calls: Mapping[str, Sequence[Call]]) -> int:
         """What an example of a chunk with such calls holds until the chunk is done."""
-        return sum(self._rules[name].kept_floats(found) for name, found in calls.items())
+        return sum(self._rules[name].kept_floats(of_module) for name, of_module in calls.items())
 
     def add_chunk(self, calls: Mapping[str, Sequence[Call]], weights: Tensor, clip_norm: float) -> Tensor:
         """Adds the weighted clipped gradients of a chunk to the sums; returns their norms before clipping.
@@ -38,11 +38,13 @@ class Worker:
         An example whose gradient is not finite has an infinite norm and counts as nothing, by the same work as others.
         """
         n = weights.shape[0]
-        active = [(self._rules[name], _prepared(self._rules[name], found, weights)) for name, found in calls.items()]
-        columns = [rule.columns(found) for rule, found in active]
+        active = [
+            (self._rules[name], _prepared(self._rules[name], of_module, weights)) for name, of_module in calls.items()
+        ]
+        columns = [rule.columns(of_module) for rule, of_module in active]
         parts = weights.new_empty((sum(columns), n))
-        for (rule, found), part in zip(active, torch.split(parts, columns), strict=True):
-            rule.open(found, part)
+        for (rule, of_module), part in zip(active, torch.split(parts, columns), strict=True):
+            rule.open(of_module, part)
         norms, weights = weights.new_empty(n, dtype=torch.float64), weights.double()
         block = _block_size(active, weights.device.type) or n
         for start in range(0, n, block):
@@ -78,7 +80,7 @@ def _widened(values: Tensor, like: Tensor) -> Tensor:
 
 
 def _block_size(active: Sequence[tuple[LayerRule, Sequence[Call]]], device: str) -> int | None:
-    needs = [rule.block_floats(found) for rule, found in active]
+    needs = [rule.block_floats(of_module) for rule, of_module in active]
     floats = sum(need.kept for need in needs) + max((need.scratch for need in needs), default=0)
     budget = _BLOCK_BYTES.get(device, _BLOCK_BYTES["cuda"])
     return max(_SMALLEST_BLOCK, budget // (4 * floats)) if floats else None

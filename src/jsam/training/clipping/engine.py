@@ -178,9 +178,11 @@ class ClippingEngine:
             with denormals_flushed(inputs.device):
                 with arithmetic(self.precision, inputs.device):
                     gradients, values = self._per_sample_gradients(inputs[start:stop], targets[start:stop])
-                found = row_norms(gradients)
-                total.add_rows(gradients, Factors.of(found, weights[start:stop].double(), self.clip_norm), workspace)
-            norms.append(torch.nan_to_num(found, nan=torch.inf, posinf=torch.inf).to(weights.dtype))
+                raw_norms = row_norms(gradients)
+                total.add_rows(
+                    gradients, Factors.of(raw_norms, weights[start:stop].double(), self.clip_norm), workspace
+                )
+            norms.append(torch.nan_to_num(raw_norms, nan=torch.inf, posinf=torch.inf).to(weights.dtype))
             losses.append(values)
         gradient = total.value()
         return ClippedSum(gradient=gradient, norms=torch.cat(norms), losses=torch.cat(losses), clip_norm=self.clip_norm)

@@ -123,7 +123,9 @@ class FusedClipping:
             probe = min(2, inputs.shape[0])
             with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
                 _, calls = self._run(capture, inputs[:probe], targets[:probe])
-            floats = sum(c.inputs[0].numel() + c.grad_outputs[0].numel() for found in calls.values() for c in found)
+            floats = sum(
+                c.inputs[0].numel() + c.grad_outputs[0].numel() for of_module in calls.values() for c in of_module
+            )
             self._footprint = Footprint(captured=max(1, floats), kept=self._workers[0].kept_floats(calls))
         return samples_a_chunk(self._footprint, inputs.device.type, memory_of(inputs.device))
 
@@ -131,6 +133,6 @@ class FusedClipping:
         names = [name for name, value in self._model.named_parameters() if value.requires_grad]
         whole = RunningSum(0, next(self._model.parameters()).device)
         for worker in workers:
-            found = worker.gradients()
-            whole.join(torch.cat([found[name].reshape(-1) for name in names]))
+            gradients = worker.gradients()
+            whole.join(torch.cat([gradients[name].reshape(-1) for name in names]))
         return whole.value()

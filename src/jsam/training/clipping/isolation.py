@@ -45,9 +45,9 @@ class Watch(TorchFunctionMode):
         for value in tree_leaves((args, kwargs)):
             if isinstance(value, Tensor):
                 self._refuse_foreign(value)
-        found = func(*args, **(kwargs or {}))
-        self.own(found)
-        return found
+        result = func(*args, **(kwargs or {}))
+        self.own(result)
+        return result
 
     def _refuse_foreign(self, value: Tensor) -> None:
         mark = getattr(value, _MARK, None)
@@ -143,8 +143,8 @@ class _Known:
         if len(args) == 1 and not kwargs and isinstance(args[0], Tensor) and is_batchedtensor(args[0]):
             x = args[0]
             if x.dim() and x.shape[0] == 1 and RANKS[type(self._module)](self._module, x.dim()) is not None:
-                found: Tensor = _Rows.apply(x, self._module)  # type: ignore[no-untyped-call]
-                return found
+                result: Tensor = _Rows.apply(x, self._module)  # type: ignore[no-untyped-call]
+                return result
         if self._name is not None:
             raise CannotFuseError(_misuse(self._name, args, kwargs))
         return self._own(*args, **kwargs)

@@ -51,8 +51,8 @@ def refuse_changes(model: nn.Module, run: Callable[[nn.Module], object]) -> None
     run(twin)
     after = dict(_state(twin))
     for name, value in _state(model):
-        found = after.get(name)
-        if found is None or found.shape != value.shape or not torch.equal(_comparable(found), _comparable(value)):
+        changed = after.get(name)
+        if changed is None or changed.shape != value.shape or not torch.equal(_comparable(changed), _comparable(value)):
             owner = model.get_submodule(name.rpartition(".")[0])
             kind = "parameter" if isinstance(value, nn.Parameter) else "buffer"
             raise InputError(

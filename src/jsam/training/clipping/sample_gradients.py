@@ -81,8 +81,8 @@ def _refuse_reference(losses: Tensor, model: nn.Module) -> None:
     """A loss, or a method that was put on a module, may hold on to the model itself: its gradient would be lost."""
     if losses.requires_grad:
         parameters = list(trainable(model).values())
-        found = torch.autograd.grad(losses.sum(), parameters, allow_unused=True, retain_graph=True)
-        if any(gradient is not None for gradient in found):
+        gradients = torch.autograd.grad(losses.sum(), parameters, allow_unused=True, retain_graph=True)
+        if any(gradient is not None for gradient in gradients):
             raise InputError(
                 "the loss, or something patched into the model, computes with parameters that it holds itself; a loss "
                 "may use outputs and targets only, and a module what belongs to it"
@@ -94,8 +94,10 @@ def _gradient(model: nn.Module, losses: Tensor) -> tuple[Tensor, Tensor]:
     value = losses.squeeze(0)
     if not value.requires_grad:
         return torch.cat([torch.zeros_like(p).reshape(-1) for p in parameters]), value.detach()
-    found: Sequence[Tensor | None] = torch.autograd.grad(value, parameters, allow_unused=True)
-    flat = [(g if g is not None else torch.zeros_like(p)).reshape(-1) for g, p in zip(found, parameters, strict=True)]
+    gradients: Sequence[Tensor | None] = torch.autograd.grad(value, parameters, allow_unused=True)
+    flat = [
+        (g if g is not None else torch.zeros_like(p)).reshape(-1) for g, p in zip(gradients, parameters, strict=True)
+    ]
     return torch.cat(flat), value.detach()
 
 

@@ -103,8 +103,8 @@ def _attempt(url: str, part: Path, progress: ProgressCallback, timeout: float, l
 
 
 def _total_of_range(content_range: str) -> int | None:
-    found = re.fullmatch(r"bytes \*/(\d+)", content_range)
-    return int(found.group(1)) if found else None
+    match = re.fullmatch(r"bytes \*/(\d+)", content_range)
+    return int(match.group(1)) if match else None
 
 
 def _host(url: str) -> str:

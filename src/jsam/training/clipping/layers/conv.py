@@ -41,12 +41,12 @@ class ConvRule(ProductRule):
 
     def right(self, call: Call, source: Tensor, start: int, stop: int) -> Sequence[Tensor]:
         key = stop - start, call.inputs.shape[1:]
-        found = self._unfolders.get(key)
-        if found is None:
-            found = unfolder(self.shape, call.inputs, self._map(call), stop - start, self.workspace)
-            self._unfolders[key] = found
-        found.load(source, start)
-        return found.matrices
+        unfolding = self._unfolders.get(key)
+        if unfolding is None:
+            unfolding = unfolder(self.shape, call.inputs, self._map(call), stop - start, self.workspace)
+            self._unfolders[key] = unfolding
+        unfolding.load(source, start)
+        return unfolding.matrices
 
     def bias_gradient(self, call: Call) -> Tensor:
         return call.grad_outputs.sum(dim=(2, 3))

@@ -65,9 +65,9 @@ class LayerRule(ABC):
     def columns(self, calls: Sequence[Call]) -> int:
         """How many `parts` columns calls of these shapes need."""
 
-    @abstractmethod
     def block_floats(self, calls: Sequence[Call]) -> BlockFloats:
         """Memory for one example of a block."""
+        return BlockFloats()
 
     def kept_floats(self, calls: Sequence[Call]) -> int:
         """Memory that each example of a chunk takes from `open` to `finish`, beside the calls themselves."""
@@ -77,13 +77,11 @@ class LayerRule(ABC):
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
         """Takes the chunk; `parts` are this rule's columns for all its examples."""
 
-    @abstractmethod
-    def fill_norms(self, start: int, stop: int) -> None:
+    def fill_norms(self, start: int, stop: int) -> None:  # noqa: B027 - some rules have nothing to do by blocks
         """Writes `parts[start:stop]`, where `open` has not done so already."""
 
-    @abstractmethod
-    def add(self, start: int, stop: int, factors: Factors) -> None:
-        """Adds the examples of the block just filled, each times its factor."""
+    def add(self, start: int, stop: int, factors: Factors) -> None:  # noqa: B027
+        """Adds the examples of the block just filled, each times its factor, where `finish` does not."""
 
     @abstractmethod
     def finish(self, factors: Factors) -> None:
@@ -122,5 +120,5 @@ def row_norms(rows: Tensor) -> Tensor:
     A norm is often a factor, and a server may make parameters up with gradients of 1e-23 at a layer's output and inputs
     of 1e19. In fp32 the squares of the one are 0; the product of both is no small number.
     """
-    found: Tensor = torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=torch.float64)
-    return found
+    norms: Tensor = torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=torch.float64)
+    return norms
