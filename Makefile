@@ -12,13 +12,14 @@ PYTHONS := $(PYTHON) python3.11 python3 python3.12 python3.13
 
 say = @printf '\n==> %s\n'
 
-.PHONY: help setup run test lint style types imports unit format bench soak clean
+.PHONY: help setup run test lint style types imports unit format reproduce bench soak clean
 
 help:
 	@echo 'make run      the whole story: contracts, private training, ledger, audit, a report page'
 	@echo 'make test     everything that must hold: style, types, import contracts, tests, doctests'
 	@echo 'make lint     the quick half of make test: style, types, import contracts'
 	@echo 'make format   rewrite the code in the house style'
+	@echo 'make reproduce  draw the figures, tables and page of the paper from the stored results'
 	@echo 'make bench    timings against other ways of computing the same'
 	@echo 'make soak     kill training and clients hundreds of times, resume them; results in results/soak/'
 	@echo 'make setup    only build the virtual environment $(VENV)'
@@ -78,6 +79,10 @@ unit: $(READY)
 format: $(READY)
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
+
+reproduce: $(READY)
+	$(say) 'Figures, tables and the page of the paper, from the stored results (python -m reproduction run makes new ones)'
+	@$(BIN)/python -m reproduction render
 
 bench: $(READY)
 	$(say) 'Timings (correctness is the business of make test)'
