@@ -12,7 +12,7 @@ PYTHONS := $(PYTHON) python3.11 python3 python3.12 python3.13
 
 say = @printf '\n==> %s\n'
 
-.PHONY: help setup run test lint style types imports unit format reproduce bench soak clean
+.PHONY: help setup run test lint style types imports unit format reproduce bench soak lock clean
 
 help:
 	@echo 'make run      the whole story: contracts, private training, ledger, audit, a report page'
@@ -22,6 +22,7 @@ help:
 	@echo 'make reproduce  draw the figures, tables and page of the paper from the stored results'
 	@echo 'make bench    timings against other ways of computing the same'
 	@echo 'make soak     kill training and clients hundreds of times, resume them; results in results/soak/'
+	@echo 'make lock     write the lock files of deployments: versions and hashes of all that campaigns need'
 	@echo 'make setup    only build the virtual environment $(VENV)'
 	@echo 'make clean    remove $(VENV), caches and out/'
 	@echo
@@ -43,7 +44,7 @@ $(READY): pyproject.toml constraints.txt
 	  printf '\n==> %s\n' "Making the virtual environment $(VENV) with $$("$$python" --version)"; \
 	  "$$python" -m venv --clear $(VENV); \
 	fi
-	$(say) 'Installing jsam[$(EXTRAS)] with the versions of constraints.txt (a minute or two, this once)'
+	$(say) 'Installing jsam-fl[$(EXTRAS)] with the versions of constraints.txt (a minute or two, this once)'
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
@@ -101,6 +102,10 @@ soak: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.client_ledger_kills --kills 500
 	$(say) "Killing clients and the server of a real federation at random moments, 50 times"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.federation_kills --kills 50 --server-kills 5
+
+lock: $(READY)
+	$(say) 'Lock files of jsam-fl[flower] from the versions of constraints.txt (this asks the package index)'
+	@$(BIN)/python .ci/lock.py
 
 clean:
 	rm -rf $(VENV) out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
