@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jsam.report.output_files import write_atomically
+from jsam.report.output_files import write_result
 from reproduction import paper_numbers as published
 from reproduction.config import RunConfig
 from reproduction.economics import read_planner
@@ -198,7 +198,7 @@ def choose(places: Places) -> dict[str, Any]:
     values |= {"lemma1": lemma1, "exact": _exact(places, values)}
     values = _with_steps(places, values)
     values["status"] = _status(places, Chosen(values=values))
-    write_atomically(places.chosen, (_HEAD + toml_text(values)).encode())
+    write_result(places.chosen, (_HEAD + toml_text(values)).encode())
     return values
 
 

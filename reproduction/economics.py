@@ -14,7 +14,7 @@ from jsam.mechanism.contract import Contract
 from jsam.mechanism.families import plan
 from jsam.mechanism.market import Market
 from jsam.mechanism.registry import mechanism_named
-from jsam.report.output_files import write_atomically
+from jsam.report.output_files import write_result
 from jsam.runs.drawn_sensitivities import draw_sensitivities
 from reproduction import paper_numbers as published
 from reproduction.paths import Places
@@ -41,7 +41,7 @@ def run_planner(spec: Spec, chosen: Chosen, places: Places) -> None:
         raise InputError(f"{spec.id}: it lacks the setting {error.args[0]}") from None
     result = {"settings_used": settings, **_short(made)}
     text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-    write_atomically(places.planner / f"{spec.id}.json", text.encode())
+    write_result(places.planner / f"{spec.id}.json", text.encode())
 
 
 def planner_settings(spec: Spec, chosen: Chosen) -> dict[str, Any]:

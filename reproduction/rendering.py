@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 
 from jsam.report import page
-from jsam.report.output_files import write_atomically
+from jsam.report.output_files import write_result
 from jsam.report.plain import csv_text
 from reproduction import paper_numbers as published
 from reproduction.claims import GAIN_COSTS, all_claims
@@ -56,7 +56,7 @@ def render_all(places: Places, ids: Sequence[str] = ()) -> list[Path]:
         if document.exists() and places.output == places.results:
             files[document] = _documentation(document.read_text(encoding="utf-8"), results, claims, pictures).encode()
     for path, content in files.items():
-        write_atomically(path, content)
+        write_result(path, content)
     return list(files)
 
 

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from jsam.errors import InputError
-from jsam.report.output_files import write_atomically
+from jsam.report.output_files import write_result
 
 FILE = "sweeps.csv"
 CPU = "CPU"
@@ -74,4 +74,4 @@ def _write(folder: Path, sweeps: list[Sweep]) -> None:
     writer.writerow(COLUMNS)
     writer.writerows(astuple(sweep) for sweep in sorted(sweeps))
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / FILE, text.getvalue().encode())
+    write_result(folder / FILE, text.getvalue().encode())

@@ -11,7 +11,7 @@ import numpy as np
 
 from jsam.mechanism._arrays import BoolArray, FloatArray
 from jsam.mechanism.contract import Contract
-from jsam.report.output_files import write_atomically
+from jsam.report.output_files import write_result
 from jsam.report.page import DOTS_PER_INCH
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def plot_fitted_budget(curves: Sequence[Mapping[str, Any]], path: str | Path) ->
                 axis.text(0.98, 0.95, text, transform=axis.transAxes, ha="right", va="top", color=BLUE)
             axis.set(title=curve["title"], xlabel="reported " + SENSITIVITY, ylim=(0, None))
         axes.flat[0].set_ylabel("ε bought from the client")
-        write_atomically(path, _picture(figure, Path(path).suffix))
+        write_result(path, _picture(figure, Path(path).suffix))
 
 
 def _style() -> Any:

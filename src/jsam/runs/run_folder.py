@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from jsam.errors import JsamError, RunFolderError
-from jsam.files import private, write_atomically
+from jsam.files import private, read_json, read_json_lines, write_atomically
 
 RUN_FORMAT = 1
 
@@ -119,28 +119,11 @@ class RunFolder:
 
     def read(self, path: Path) -> dict[str, Any]:
         """One JSON object."""
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise RunFolderError(f"{path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise RunFolderError(f"{path} is damaged: {error}") from error
-        if not isinstance(stored, dict):
-            raise RunFolderError(f"{path} is damaged: it must hold one JSON object")
-        return stored
+        return read_json(path, error=RunFolderError)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """All whole lines; the last one may be torn while a run goes on."""
-        if not self.metrics.exists():
-            return []
-        records = []
-        with self.metrics.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                with contextlib.suppress(ValueError):
-                    record = json.loads(line)
-                    if isinstance(record, dict) and isinstance(record.get("round"), int):
-                        records.append(record)
-        return records
+        """One record for each round whose line is whole."""
+        return [record for record in read_json_lines(self.metrics) if isinstance(record.get("round"), int)]
 
     def rounds_applied(self) -> int:
         """At least so many rounds have changed the model: a metrics line is written after that."""

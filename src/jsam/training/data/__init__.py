@@ -9,10 +9,10 @@ from __future__ import annotations
 from jsam.errors import ChecksumError, DataError, DownloadError, MissingDataError, UnsafePickleError
 from jsam.training.data.dataset import Dataset, dataset_from_arrays
 from jsam.training.data.fetching import FetchResult, fetch
-from jsam.training.data.files import Progress, ProgressCallback
 from jsam.training.data.folders import cache_folder, data_folders
 from jsam.training.data.listing import DatasetStatus, describe_datasets
 from jsam.training.data.loading import DATASET_NAMES, Writers, load_dataset, load_writers
+from jsam.training.data.raw_files import Progress, ProgressCallback
 
 __all__ = [
     "DATASET_NAMES",

