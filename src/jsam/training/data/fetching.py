@@ -17,7 +17,8 @@ from pathlib import Path
 
 from jsam.errors import ChecksumError, DataError, DownloadError, MissingDataError
 from jsam.training.data.catalogue import EMBEDDED, spec_named
-from jsam.training.data.data_files import (
+from jsam.training.data.download import download
+from jsam.training.data.files import (
     CHUNK_BYTES,
     Archive,
     DataSpec,
@@ -32,7 +33,6 @@ from jsam.training.data.data_files import (
     read_verified,
     translated_write_errors,
 )
-from jsam.training.data.download import download
 from jsam.training.data.folders import data_folders
 from jsam.training.data.registries import package_file
 

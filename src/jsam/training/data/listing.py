@@ -10,8 +10,8 @@ from typing import Literal
 
 from jsam.errors import DataError
 from jsam.training.data.catalogue import EMBEDDED, SPECS
-from jsam.training.data.data_files import DataSpec, read_verified
 from jsam.training.data.fetching import find_root
+from jsam.training.data.files import DataSpec, read_verified
 from jsam.training.data.folders import data_folders
 
 __all__ = ["DatasetStatus", "describe_datasets"]

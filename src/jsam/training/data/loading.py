@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from jsam.errors import DataError, InputError, MissingDataError, NotSupportedError
 from jsam.training.data.catalogue import CIFAR10, MNIST, WRITERS
-from jsam.training.data.data_files import DataSpec, gunzipped, read_verified
 from jsam.training.data.dataset import Dataset
 from jsam.training.data.fetching import find_root
+from jsam.training.data.files import DataSpec, gunzipped, read_verified
 from jsam.training.data.folders import data_folders
 from jsam.training.data.idx import parse_idx
 

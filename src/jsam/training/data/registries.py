@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jsam.errors import DownloadError
-from jsam.training.data.data_files import PackageSource, open_tar, read_chunks
+from jsam.training.data.files import PackageSource, open_tar, read_chunks
 from jsam.training.data.unpickle import load_arrays
 
 __all__ = ["CIFAR10_PACKAGES", "MNIST_PACKAGES", "package_file"]

@@ -162,8 +162,7 @@ def open_tar(path: Path, limit: int = MOST_UNPACKED) -> tarfile.TarFile:
 def install(folder: Path, raw: RawFile, chunks: Iterable[bytes]) -> None:
     """Write a raw file under a temporary name and rename it once its checksum is right: a kill leaves no half file.
 
-    No more than its published size is ever written: a small archive may unpack to a huge file. Not `write_part` of
-    jsam.files, which would hold all of the file in memory.
+    No more than its published size is ever written: a small archive may unpack to a huge file.
     """
     path = folder / raw.name
     temporary = folder / f".{raw.name}.{os.getpid()}.tmp"
