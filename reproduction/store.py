@@ -56,11 +56,11 @@ def read_records(path: Path) -> Iterator[Record]:
 
 def read_folder(folder: Path) -> dict[str, Record]:
     """All runs of all files, by key."""
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     for path in sorted(folder.glob("*.jsonl")):
         for record in read_records(path):
-            found.setdefault(record.key, record)
-    return found
+            records.setdefault(record.key, record)
+    return records
 
 
 def read_places(places: Places) -> dict[str, Record]:

@@ -63,9 +63,9 @@ def add_sweep(folder: Path, experiment: str, *, runs: int, seconds: float, devic
 
 
 def merge_sweeps(source: Path, target: Path) -> None:
-    found = {*read_sweeps(source), *read_sweeps(target)}
-    if found:
-        _write(target, list(found))
+    sweeps = {*read_sweeps(source), *read_sweeps(target)}
+    if sweeps:
+        _write(target, list(sweeps))
 
 
 def _write(folder: Path, sweeps: list[Sweep]) -> None:

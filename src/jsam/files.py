@@ -154,15 +154,15 @@ def keep_private(path: Path, what: str) -> None:
     if not _POSIX:
         return
     try:
-        found = path.stat()
+        state = path.stat()
     except FileNotFoundError:
         return
     except OSError as error:
         raise InputError(f"{what} {path} cannot be looked at: {error.strerror}") from error
-    mode = found.st_mode & 0o777
+    mode = state.st_mode & 0o777
     if not mode & _OTHERS:
         return
-    if found.st_uid != os.geteuid():
+    if state.st_uid != os.geteuid():
         raise InputError(
             f"{what} {path} belongs to another user and is open to others (mode {mode:04o}); it must be yours, "
             f"and yours alone"

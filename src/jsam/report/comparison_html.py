@@ -33,12 +33,12 @@ def comparison_page(runs: Sequence[RunData], base: Path, *, headline: str, notes
     lines = [f"{run.mechanism}: {line}" for run in runs for line in run.audit["verdict"]]
     over = any(client["over"] for run in runs for client in run.audit["clients"])
     bad = "a contract was OVERSPENT" if over else "a ledger is NOT the one that its contract demands"
-    told = "no contract was overspent in any run, by two accountants" if kept else bad
+    sentence = "no contract was overspent in any run, by two accountants" if kept else bad
     return page(
         headline,
         subtitle,
         cards([(percent(run.accuracy), f"test accuracy with {run.mechanism}") for run in runs]),
-        verdict(kept, [told, *lines]),
+        verdict(kept, [sentence, *lines]),
         *(paragraph(note) for note in notes),
         section("Accuracy", figure(accuracy_chart(list(runs)))),
         section(

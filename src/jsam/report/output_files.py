@@ -25,13 +25,13 @@ def check_target(path: str | Path) -> None:
         raise InputError(f"cannot write {str(path)!r}: no permission to write {str(nearest)!r}")
 
 
-def same_file(one: str | Path, other: str | Path) -> bool:
-    """Whether writing the one would replace the other; `-` is standard input. Devices and pipes are never replaced."""
+def same_file(path: str | Path, other: str | Path) -> bool:
+    """Whether writing one file would replace the other; `-` is standard input. Devices and pipes are never replaced."""
     try:
-        first = os.fstat(0) if str(one) == "-" else os.stat(one)
+        first = os.fstat(0) if str(path) == "-" else os.stat(path)
         return stat.S_ISREG(first.st_mode) and os.path.samestat(first, os.stat(other))
     except (OSError, ValueError):  # one of them is not there yet
-        return str(one) != "-" and Path(one).resolve() == Path(other).resolve()
+        return str(path) != "-" and Path(path).resolve() == Path(other).resolve()
 
 
 def write_result(path: str | Path, content: bytes) -> None:

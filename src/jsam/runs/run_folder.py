@@ -24,55 +24,18 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def contract(self) -> Path:
-        return self.path / "contract.json"
-
-    @property
-    def schedule(self) -> Path:
-        return self.path / "schedule.jsonl"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def ledger(self) -> Path:
-        return self.path / "ledger.jsonl"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.path / "checkpoint.pt"
-
-    @property
-    def server_checkpoint(self) -> Path:
-        """In the store of a campaign on Flower, which is a run's folder too."""
-        return self.path / "checkpoint.npz"
-
-    @property
-    def model(self) -> Path:
-        return self.path / "model.pt"
-
-    @property
-    def noise_key(self) -> Path:
-        return self.path / "noise.key"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def audit(self) -> Path:
-        return self.path / "audit.json"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
+        self.config = self.path / "config.json"
+        self.contract = self.path / "contract.json"
+        self.schedule = self.path / "schedule.jsonl"
+        self.metrics = self.path / "metrics.jsonl"
+        self.ledger = self.path / "ledger.jsonl"
+        self.checkpoint = self.path / "checkpoint.pt"
+        self.server_checkpoint = self.path / "checkpoint.npz"  # of a campaign, whose store is a run's folder too
+        self.model = self.path / "model.pt"
+        self.noise_key = self.path / "noise.key"
+        self.summary = self.path / "summary.json"
+        self.audit = self.path / "audit.json"
+        self.report = self.path / "report.html"
 
     def refuse_existing(self) -> None:
         """A folder that holds a run already is left alone."""
