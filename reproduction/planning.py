@@ -25,7 +25,7 @@ from jsam.mechanism.market import Market
 from jsam.mechanism.priors import parse_prior
 from jsam.mechanism.registry import description_of
 from jsam.mechanism.rules import Rules
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_result
 from jsam.runs.drawn_sensitivities import draw_sensitivities
 from reproduction.config import PRIOR as PRIOR_NAME
 from reproduction.config import RunConfig
@@ -184,7 +184,7 @@ def _add(path: Path, found: Mapping[str, Any]) -> None:
     values = {**found, **stored}
     if len(values) > len(stored):
         lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(values[key])}" for key in sorted(values))
-        write_atomically(path, f"{{\n{lines}\n}}\n".encode())
+        write_result(path, f"{{\n{lines}\n}}\n".encode())
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from jsam.errors import InputError, install_hint
-from jsam.report.files import check_target, same_file, writing
+from jsam.report.output_files import check_target, same_file, writing
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
