@@ -91,7 +91,7 @@ def _read_table(
     except OSError as trouble:
         raise error(f"{name} cannot be read: {trouble.strerror}{end}") from trouble
     except (ValueError, RecursionError) as trouble:  # not JSON, not TOML, or not even text
-        raise error(f"{name} is not {kind}: {trouble}{end}") from trouble
+        raise error(f"{name} is not {kind}, or damaged: {trouble}{end}") from trouble
     if not isinstance(table, dict):
         raise error(f"{name} is damaged: it must hold one {kind} object{end}")
     return table
