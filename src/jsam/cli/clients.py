@@ -75,8 +75,8 @@ class ClientTable:
                 value = math.nan
             if not (math.isfinite(value) and good(value)):
                 who = f"{self.at(client)}: client {self.ids[client]!r}"
-                found = f"has {column} {cell!r}" if cell else f"has no {column}"
-                raise InputError(f"{who} {found}; {allowed} is needed")
+                state = f"has {column} {cell!r}" if cell else f"has no {column}"
+                raise InputError(f"{who} {state}; {allowed} is needed")
             values.append(value)
         return values
 
@@ -146,9 +146,13 @@ def read_clients(path: str) -> ClientTable:
     names = [name.casefold() for name in header[1]]
     for name in REQUIRED:
         if name not in names:
-            found = ", ".join(repr(cell) for cell in header[1][:8])
-            hint = "; separate the columns with commas" if len(names) == 1 and (";" in found or r"\t" in found) else ""
-            raise InputError(f"{source} line {header[0]}: no column {name!r} among {found[:200]}{hint}")
+            headings = ", ".join(repr(cell) for cell in header[1][:8])
+            hint = (
+                "; separate the columns with commas"
+                if len(names) == 1 and (";" in headings or r"\t" in headings)
+                else ""
+            )
+            raise InputError(f"{source} line {header[0]}: no column {name!r} among {headings[:200]}{hint}")
     known = [name for name in (*REQUIRED, *OPTIONAL) if name in names]
     for name in names:
         meant = difflib.get_close_matches(name, OPTIONAL, n=1, cutoff=0.8)

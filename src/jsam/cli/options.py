@@ -39,7 +39,8 @@ class ResultOptions:
     format: Annotated[
         Format | None,
         typer.Option(
-            help="What the result is written as. What --output ends in says it too (.json, .csv, .txt); else it is what the command usually prints.",
+            help="What the result is written as: by the ending of --output (.json, .csv, .txt), else what the command"
+            " usually prints.",
             rich_help_panel=RESULT,
         ),
     ] = None
