@@ -100,18 +100,18 @@ def import_mechanism(name: str) -> type[Any]:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        found = getattr(importlib.import_module(module_name), class_name, None)
+        own = getattr(importlib.import_module(module_name), class_name, None)
     except Exception as error:  # a user's module may raise anything
         raise InputError(f"mechanism {name!r}: cannot import {module_name}: {type(error).__name__}: {error}") from error
-    if not isinstance(found, type):
+    if not isinstance(own, type):
         raise InputError(f"mechanism {name!r}: module {module_name} has no class {class_name}")
-    lacking = [method for method in ("plan", "respond") if not callable(getattr(found, method, None))]
-    unwritten = sorted(getattr(found, "__abstractmethods__", ()))
+    lacking = [method for method in ("plan", "respond") if not callable(getattr(own, method, None))]
+    unwritten = sorted(getattr(own, "__abstractmethods__", ()))
     if lacking or unwritten:
         what = f"lacks {lacking[0]}()" if lacking else f"leaves {unwritten[0]}() open"
         raise InputError(f"mechanism {name!r} {what}; a mechanism has name, truthful, plan and respond")
-    _OWN[name] = found
-    return found
+    _OWN[name] = own
+    return own
 
 
 def _own_mechanism(name: str, options: dict[str, Any]) -> RangeMechanism:

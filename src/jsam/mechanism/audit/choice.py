@@ -54,15 +54,15 @@ def _outliers(contract: Contract, kept: IntArray, known: Sequence[int]) -> list[
         return []
     assert contract.payments is not None
     v, eps, p = contract.virtual_costs[kept], contract.epsilons[kept], contract.selection_probs[kept]
-    found: list[int] = []
+    outliers: list[int] = []
     with np.errstate(divide="ignore", invalid="ignore"):
         # The best ε for given p follow p^(2/3) v^(-1/3).
         for values in (np.log(eps) - 2 * np.log(p) / 3, np.log(contract.payments[kept])):
             off = np.zeros(len(kept))
             off[1:-1] = _bend(values, np.log(v))
-            off[np.isin(kept, [*known, *found]) | np.isnan(off)] = -1.0
-            found += [int(k) for k in kept[np.argsort(-off)[:OUTLIERS]]]
-    return found
+            off[np.isin(kept, [*known, *outliers]) | np.isnan(off)] = -1.0
+            outliers += [int(k) for k in kept[np.argsort(-off)[:OUTLIERS]]]
+    return outliers
 
 
 def _bend(values: FloatArray, at: FloatArray) -> FloatArray:

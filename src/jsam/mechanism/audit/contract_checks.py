@@ -22,7 +22,7 @@ RATIONALITY = 1e-9
 
 def check_feasibility(contract: Contract) -> Check:
     """p on the simplex and under its cap, ε and payments of 0 or more, ε under its cap, and nothing for nothing."""
-    found: list[Violation] = []
+    violations: list[Violation] = []
     p, eps, paid, ids = contract.selection_probs, contract.epsilons, contract.payments, contract.ids
     zero = np.zeros(len(ids))
     paid = zero if paid is None else paid
@@ -32,14 +32,14 @@ def check_feasibility(contract: Contract) -> Check:
         k = int(np.argmax(np.where(np.isnan(bad), math.inf, bad)))
         if not bad[k] <= tolerance:
             message = f"client {ids[k]!r} has {what} {values[k]:.6g}; it must be {allowed}"
-            found.append(_violation("feasibility", ids[k], float(bad[k]), tolerance, message))
+            violations.append(_violation("feasibility", ids[k], float(bad[k]), tolerance, message))
 
     for name, values in (("selection probability", p), ("ε", eps), ("payment", paid)):
         forbid(np.where(np.isfinite(values), -values, math.inf), name, values, "a finite number of 0 or more")
     total = float(p.sum())
     if not abs(total - 1) <= ROUNDING:
         message = f"the selection probabilities sum to {total:.12g}; they must sum to 1 within {ROUNDING:g}"
-        found.append(_violation("feasibility", None, abs(total - 1), ROUNDING, message))
+        violations.append(_violation("feasibility", None, abs(total - 1), ROUNDING, message))
     if contract.max_selection_prob is not None:
         cap = contract.max_selection_prob
         forbid(p / cap - 1, "selection probability", p, f"at most max_selection_prob {cap:g}", ROUNDING)
@@ -50,7 +50,10 @@ def check_feasibility(contract: Contract) -> Check:
     starved = np.where((p > 0) & (eps == 0), p, zero)
     forbid(starved, "ε 0 and selection probability", p, "0 for whoever sells no privacy, else the noise is infinite")
     return passed_or_violated(
-        "feasibility", found, "selection probabilities, ε and payments are all within their bounds", tolerance=ROUNDING
+        "feasibility",
+        violations,
+        "selection probabilities, ε and payments are all within their bounds",
+        tolerance=ROUNDING,
     )
 
 
@@ -82,7 +85,7 @@ def check_accounts(market: Market, contract: Contract) -> Check:
     """Virtual costs, expected cost, loss bound and objective, each from its definition."""
     if not is_sound(contract):
         return Check(name="accounts", status="not checked", message="some of the contract's numbers are not finite")
-    found = _virtual_costs(market, contract)
+    violations = _virtual_costs(market, contract)
     p, eps, N = contract.selection_probs, contract.epsilons, len(contract.ids)
     weights = contract.update_weights
     if weights is not None:
@@ -93,7 +96,7 @@ def check_accounts(market: Market, contract: Contract) -> Check:
                 f"client {contract.ids[k]!r} has update weight {weights[k]:.6g}; it must be 1/(N p) ="
                 f" {1 / (N * p[k]):.6g} within {ROUNDING:g} relative"
             )
-            found.append(_violation("accounts", contract.ids[k], float(off), ROUNDING, message))
+            violations.append(_violation("accounts", contract.ids[k], float(off), ROUNDING, message))
     cost = total_cost(contract.virtual_costs, eps)
     bound = loss_bound(p if weights is None else p * weights, eps, contract.noise_weight, contract.bias_weight)
     objective = contract.loss_weight * bound + cost
@@ -108,9 +111,9 @@ def check_accounts(market: Market, contract: Contract) -> Check:
                 f"the contract's {name} is stated as {said:.12g}, but its own numbers give {derived:.12g}: {off:.3g}"
                 f" apart, above {ROUNDING:g} relative"
             )
-            found.append(_violation("accounts", None, off, ROUNDING, message))
+            violations.append(_violation("accounts", None, off, ROUNDING, message))
     fine = "virtual costs, expected cost, loss bound and objective agree with their definitions"
-    return passed_or_violated("accounts", found, fine, tolerance=ROUNDING)
+    return passed_or_violated("accounts", violations, fine, tolerance=ROUNDING)
 
 
 def is_sound(contract: Contract) -> bool:
@@ -165,7 +168,7 @@ def _is_central(market: Market, client: int) -> bool:
 def _outside_brackets(market: Market, contract: Contract) -> list[Violation]:
     """Some clients' virtual costs against the slopes of the convex minorant, which needs no density."""
     c, v, ids = contract.sensitivities, contract.virtual_costs, contract.ids
-    found = []
+    violations = []
     for k in np.unique(np.linspace(0, len(c) - 1, min(len(c), BRACKETED)).astype(int)).tolist():
         if not (_is_central(market, k) and math.isfinite(v[k])):
             continue
@@ -176,8 +179,8 @@ def _outside_brackets(market: Market, contract: Contract) -> list[Violation]:
                 f"client {ids[k]!r} has virtual cost {v[k]:.9g}, but the convex minorant of q · ppf(q) has slopes from"
                 f" {low:.9g} to {high:.9g} there: {off:.3g} off, above {IRONED:g} relative"
             )
-            found.append(_violation("accounts", ids[k], off, IRONED, message))
-    return found[:1]
+            violations.append(_violation("accounts", ids[k], off, IRONED, message))
+    return violations[:1]
 
 
 def _definition(market: Market, client: int) -> float:
@@ -199,7 +202,7 @@ def _ironed_costs(market: Market, contract: Contract) -> list[Violation]:
     groups: dict[int, list[int]] = {}
     for k in range(len(c)):
         groups.setdefault(id(prior_of(market, k)), []).append(k)
-    found = []
+    violations = []
     for members in groups.values():
         order = np.array(sorted(members, key=lambda k: (c[k], v[k])))
         rising = np.maximum.accumulate(v[order])
@@ -212,13 +215,13 @@ def _ironed_costs(market: Market, contract: Contract) -> list[Violation]:
                 f"client {name!r} has a lower virtual cost than a less sensitive client with the same prior, by"
                 f" {fall[worst]:.3g}, above {VIRTUAL_COST:g} relative; ironing must make it rise"
             )
-            found.append(_violation("accounts", name, float(fall[worst]), VIRTUAL_COST, message))
+            violations.append(_violation("accounts", name, float(fall[worst]), VIRTUAL_COST, message))
     short = 1 - v / c
     k = int(np.argmax(short))
     if not short[k] <= VIRTUAL_COST:
         message = f"client {ids[k]!r} has virtual cost {v[k]:.9g}, below its sensitivity {c[k]:.9g}"
-        found.append(_violation("accounts", ids[k], float(short[k]), VIRTUAL_COST, message))
-    return found or _outside_brackets(market, contract)
+        violations.append(_violation("accounts", ids[k], float(short[k]), VIRTUAL_COST, message))
+    return violations or _outside_brackets(market, contract)
 
 
 def _violation(check: str, client: str | None, value: float, tolerance: float, message: str) -> Violation:

@@ -138,20 +138,20 @@ def probe(
     return refined(first, market, mechanism)
 
 
-def refined(found: Probe, market: Market, mechanism: Mechanism) -> Probe:
+def refined(tried: Probe, market: Market, mechanism: Mechanism) -> Probe:
     """The same with more reports between the neighbours of the best lie."""
-    i, z = found.worst, found.reports
+    i, z = tried.worst, tried.reports
     low, high = z[max(i - 1, 0)], z[min(i + 1, len(z) - 1)]
     new = np.setdiff1d(np.linspace(low, high, ZOOM + 2)[1:-1], z)
     if len(new) == 0:
-        return found
-    eps, paid = ask(mechanism, market, found.client, new)
+        return tried
+    eps, paid = ask(mechanism, market, tried.client, new)
     order = np.argsort(np.concatenate([z, new]), kind="stable")
     return replace(
-        found,
+        tried,
         reports=np.concatenate([z, new])[order],
-        epsilons=np.concatenate([found.epsilons, eps])[order],
-        payments=np.concatenate([found.payments, paid])[order],
+        epsilons=np.concatenate([tried.epsilons, eps])[order],
+        payments=np.concatenate([tried.payments, paid])[order],
     )
 
 

@@ -128,6 +128,6 @@ def judged(
 
     A violation names `client`; a passed check names `at`, which is the same client unless given. NaN fails.
     """
-    found = Violation(check=name, client=client, value=float(value), tolerance=tolerance, message=broken)
-    violations = [] if value <= tolerance else [found]
+    violation = Violation(check=name, client=client, value=float(value), tolerance=tolerance, message=broken)
+    violations = [] if value <= tolerance else [violation]
     return passed_or_violated(name, violations, fine, value=value, tolerance=tolerance, client=at or client)

@@ -72,10 +72,10 @@ def audit(
     chosen = audited_clients(market, contract, clients, rng)
     dense = _dense(market.num_clients, len(chosen), grid)
     for client in chosen:
-        found = probe(market, mechanism, contract, client, grid=grid, dense=dense, rng=rng)
-        probes.append(found)
+        tried = probe(market, mechanism, contract, client, grid=grid, dense=dense, rng=rng)
+        probes.append(tried)
         if mechanism.truthful:
-            areas.append(_area(market, mechanism, found))
+            areas.append(_area(market, mechanism, tried))
         if progress is not None:
             progress(1)
     payments = check_payments(market, contract, probes, areas, claimed=mechanism.truthful)
@@ -119,7 +119,7 @@ def _dense(num_clients: int, num_audited: int, grid: int) -> int:
     return min(each, max(DENSE_TIMES_MARKET // num_clients, 16)) * grid // 64
 
 
-def _area(market: Market, mechanism: Mechanism, found: Probe) -> Area:
+def _area(market: Market, mechanism: Mechanism, tried: Probe) -> Area:
     """The client's payment by the auditor's own quadrature of its ε.
 
     A small jump can lie so that the rules of a panel agree by chance, and no error is seen. So before an area speaks
@@ -127,19 +127,19 @@ def _area(market: Market, mechanism: Mechanism, found: Probe) -> Area:
     """
 
     def curve(z: FloatArray) -> FloatArray:
-        return ask(mechanism, market, found.client, z, payments=False)[0]
+        return ask(mechanism, market, tried.client, z, payments=False)[0]
 
-    size = max(found.payment, found.scale)
+    size = max(tried.payment, tried.scale)
     look = partial(
         myerson_payment,
         curve,
-        found.truth,
-        prior_of(market, found.client),
-        claimed=found.payment,
+        tried.truth,
+        prior_of(market, tried.client),
+        claimed=tried.payment,
         tolerance=PAYMENT * size,
     )
     area = look()
-    if not area.settled or abs(area.payment - found.payment) <= RESOLVED * size:
+    if not area.settled or abs(area.payment - tried.payment) <= RESOLVED * size:
         return area
     closer = look(share=CLOSER_SHARE)
     return closer if closer.settled else area
@@ -148,8 +148,8 @@ def _area(market: Market, mechanism: Mechanism, found: Probe) -> Area:
 def _refined_where_worst(market: Market, mechanism: Mechanism, probes: list[Probe]) -> list[Probe]:
     """Probes by falling gain, the first few zoomed into twice more."""
 
-    def gain(found: Probe) -> float:
-        return -found.relative_gain
+    def gain(tried: Probe) -> float:
+        return -tried.relative_gain
 
     ordered = sorted(probes, key=gain)
     for i in range(min(WORST, len(ordered))):

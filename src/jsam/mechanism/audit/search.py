@@ -151,7 +151,7 @@ def _starts(N: int, cap: float, rng: np.random.Generator) -> list[FloatArray]:
 def _descend(problem: Problem, start: FloatArray) -> FloatArray:
     from scipy.optimize import Bounds, minimize
 
-    found = minimize(
+    result = minimize(
         problem.slope,
         start,
         jac=True,
@@ -160,7 +160,7 @@ def _descend(problem: Problem, start: FloatArray) -> FloatArray:
         constraints={"type": "eq", "fun": _excess, "jac": _excess_slope},
         options={"maxiter": 25, "ftol": 1e-9},
     )
-    p = np.clip(found.x, 0.0, problem.max_selection_prob)
+    p = np.clip(result.x, 0.0, problem.max_selection_prob)
     p[p < 1e-9] = 0.0
     p /= p.sum()
     return p if np.isfinite(p).all() and p.max() <= problem.max_selection_prob * (1 + 1e-12) else start

@@ -42,7 +42,7 @@ def check_truthfulness(market: Market, probes: list[Probe], *, held: bool) -> Ch
         return Check(
             name="truthfulness", status="not claimed", value=gain, tolerance=GAIN, client=name, message=message
         )
-    liars = sum(found.relative_gain > GAIN for found in probes)
+    liars = sum(probe.relative_gain > GAIN for probe in probes)
     return judged(
         "truthfulness",
         gain,
@@ -55,7 +55,7 @@ def check_truthfulness(market: Market, probes: list[Probe], *, held: bool) -> Ch
 
 def check_monotonicity(market: Market, probes: list[Probe], *, held: bool) -> Check:
     """Whether anybody would sell more privacy at a higher price of its own."""
-    worst = max(probes, key=lambda found: found.rise[0])
+    worst = max(probes, key=lambda probe: probe.rise[0])
     (rise, low, high), name = worst.rise, market.name_of(worst.client)
     text = f"client {name!r} would sell {rise:.3g} more ε, relatively, by reporting {high:.9g} instead of {low:.9g}"
     check = judged(
@@ -78,16 +78,16 @@ def check_payments(
     if not claimed:
         message = "not claimed: the mechanism does not pay what truthfulness would ask for"
         return Check(name="payments", status="not claimed", tolerance=PAYMENT, message=message)
-    errors = [_payment_error(found, area) for found, area in zip(probes, areas, strict=True)]
+    errors = [_payment_error(probe, area) for probe, area in zip(probes, areas, strict=True)]
     i = int(np.argmax(errors))
-    found, area, error = probes[i], areas[i], errors[i]
-    name = market.name_of(found.client)
+    probe, area, error = probes[i], areas[i], errors[i]
+    name = market.name_of(probe.client)
     broken = (
-        f"client {name!r} is paid {found.payment:.9g}, but c ε plus the area under its ε is {area.payment:.9g}:"
+        f"client {name!r} is paid {probe.payment:.9g}, but c ε plus the area under its ε is {area.payment:.9g}:"
         f" {error:.3g} apart, above {PAYMENT:g} relative"
         if area.settled
         else f"client {name!r} has an ε that jumps too often to integrate: the area is known only within"
-        f" {area.error:.3g}, above {PAYMENT:g} of its payment {found.payment:.9g}"
+        f" {area.error:.3g}, above {PAYMENT:g} of its payment {probe.payment:.9g}"
     )
     fine = f"payments equal c ε plus the area under ε within {error:.3g} relative"
     check = judged("payments", error, PAYMENT, client=name, fine=fine, broken=broken)
@@ -103,7 +103,7 @@ def _false_bound(market: Market, contract: Contract, probes: list[Probe], areas:
     if not 0 <= stated < math.inf:
         message = f"the contract states a payment error bound of {stated:g}; it must be a finite number of 0 or more"
         return [Violation(check="payments", client=None, value=float(stated), tolerance=0.0, message=message)]
-    found = []
+    violations = []
     for probe, area in zip(probes, areas, strict=True):
         allowed = stated + 2 * area.error + RESOLVED * max(probe.payment, probe.scale)
         off = abs(area.payment - probe.payment)
@@ -113,24 +113,24 @@ def _false_bound(market: Market, contract: Contract, probes: list[Probe], areas:
                 f"client {name!r} is paid {probe.payment:.12g}, {off:.3g} from c ε plus the area under its ε, above"
                 f" {allowed:g}: the error of {stated:.3g} that the contract states and the auditor's own"
             )
-            found.append(Violation(check="payments", client=name, value=off, tolerance=allowed, message=message))
-    return found[:1]
+            violations.append(Violation(check="payments", client=name, value=off, tolerance=allowed, message=message))
+    return violations[:1]
 
 
-def _payment_error(found: Probe, area: Area) -> float:
-    if found.senseless is not None:
+def _payment_error(probe: Probe, area: Area) -> float:
+    if probe.senseless is not None:
         return 0.0  # nothing to compare; the feasibility check says why
-    return abs(area.payment - found.payment) / max(found.payment, found.scale) if area.settled else math.inf
+    return abs(area.payment - probe.payment) / max(probe.payment, probe.scale) if area.settled else math.inf
 
 
 def with_answers(feasible: Check, market: Market, probes: list[Probe]) -> Check:
     """The feasibility check, extended to what clients are answered when they lie."""
-    for found in probes:
-        if found.senseless is not None:
-            name = market.name_of(found.client)
+    for probe in probes:
+        if probe.senseless is not None:
+            name = market.name_of(probe.client)
             message = (
                 f"client {name!r} is answered with an ε or payment that is no finite number of 0 or more when it"
-                f" reports {found.senseless:.9g}"
+                f" reports {probe.senseless:.9g}"
             )
             bad = Violation(check="feasibility", client=name, value=math.inf, tolerance=0.0, message=message)
             return replace(
@@ -176,26 +176,26 @@ def check_consistency(
     rng: np.random.Generator,
 ) -> Check:
     """Whether `respond` tells what `plan` does: at every truth, and at some lies of the worst clients."""
-    gaps = [(_gap_at_truth(found), found, found.truth) for found in probes]
-    for found in [probe for probe in worst if probe.senseless is None]:
-        sold = found.reports[(found.epsilons > 0) & (found.reports != found.truth)]
-        round_ones = round_numbers(found.scan[0], found.scan[-1])
+    gaps = [(_gap_at_truth(probe), probe, probe.truth) for probe in probes]
+    for probe in [probe for probe in worst if probe.senseless is None]:
+        sold = probe.reports[(probe.epsilons > 0) & (probe.reports != probe.truth)]
+        round_ones = round_numbers(probe.scan[0], probe.scan[-1])
         some = min(len(round_ones), ROUND, max(2, ROUND_TIMES_MARKET // market.num_clients))
         lies = [
-            found.worst_report,
+            probe.worst_report,
             *rng.choice(sold, size=min(2, len(sold)), replace=False).tolist(),
             *rng.choice(round_ones, size=some, replace=False).tolist(),
         ]
-        gaps += [(_gap_at_lie(market, mechanism, found, z), found, z) for z in lies]
-    gap, found, z = max(gaps, key=lambda item: item[0])
-    name = market.name_of(found.client)
+        gaps += [(_gap_at_lie(market, mechanism, probe, z), probe, z) for z in lies]
+    gap, probe, z = max(gaps, key=lambda item: item[0])
+    name = market.name_of(probe.client)
     return judged(
         "consistency",
         gap,
         CONSISTENCY,
         client=name,
         fine=f"`respond` and `plan` agree within {gap:.3g} relative at {len(gaps)} reports",
-        broken=f"client {name!r} would be told by `respond` something else than a whole plan gives it when it reports"
+        broken=f"client {name!r} would be answer by `respond` something else than a whole plan gives it when it reports"
         f" {z:.9g}: {gap:.3g} apart, above {CONSISTENCY:g} relative",
     )
 
@@ -206,26 +206,26 @@ def _apart(eps: FloatArray, paid: FloatArray, scale: float) -> float:
     return max(float(np.ptp(eps)) / most, float(np.ptp(paid)) / max(float(np.max(paid)), scale))
 
 
-def _gap_at_truth(found: Probe) -> float:
-    at = np.flatnonzero(found.reports == found.truth)
-    if len(at) == 0 or found.senseless is not None:
+def _gap_at_truth(probe: Probe) -> float:
+    at = np.flatnonzero(probe.reports == probe.truth)
+    if len(at) == 0 or probe.senseless is not None:
         return 0.0
-    eps, paid = found.epsilons[at[0]], found.payments[at[0]]
-    return _apart(np.array([eps, found.epsilon]), np.array([paid, found.payment]), found.scale)
+    eps, paid = probe.epsilons[at[0]], probe.payments[at[0]]
+    return _apart(np.array([eps, probe.epsilon]), np.array([paid, probe.payment]), probe.scale)
 
 
-def _gap_at_lie(market: Market, mechanism: Mechanism, found: Probe, report: float) -> float:
+def _gap_at_lie(market: Market, mechanism: Mechanism, probe: Probe, report: float) -> float:
     """How far a whole plan's answer is from what `respond` tells at the report and just beside it.
 
     At a jump the two may round to different sides, so whatever lies between its two sides agrees.
     """
-    beside = np.clip(report * np.array([1 - 1e-9, 1.0, 1 + 1e-9]), found.scan[0], found.scan[-1])
-    told = mechanism.respond(market, found.client, beside)
-    planned = mechanism.plan(market.with_report(found.client, float(report)))
-    paid = math.nan if planned.payments is None else float(planned.payments[found.client])
-    eps = float(planned.epsilons[found.client])
+    beside = np.clip(report * np.array([1 - 1e-9, 1.0, 1 + 1e-9]), probe.scan[0], probe.scan[-1])
+    answer = mechanism.respond(market, probe.client, beside)
+    planned = mechanism.plan(market.with_report(probe.client, float(report)))
+    paid = math.nan if planned.payments is None else float(planned.payments[probe.client])
+    eps = float(planned.epsilons[probe.client])
     return max(
-        _outside(eps, told.epsilons, float(np.finfo(np.float64).tiny)), _outside(paid, told.payments, found.scale)
+        _outside(eps, answer.epsilons, float(np.finfo(np.float64).tiny)), _outside(paid, answer.payments, probe.scale)
     )
 
 

@@ -122,8 +122,8 @@ def loss_weight_fits_budget(
     sample = problem.cost_sample(tables)
     if probability is not None:
         start = largest_expected(sample, budget)
-        found = largest_probable(problem.payments(tables), budget, probability, start)
-        return math.isclose(found, loss_weight, rel_tol=ALIKE)
+        largest = largest_probable(problem.payments(tables), budget, probability, start)
+        return math.isclose(largest, loss_weight, rel_tol=ALIKE)
     if math.isclose(sample.expected_cost(loss_weight).bound, budget, rel_tol=ALIKE):
         return True
     below, above = (sample.expected_cost(loss_weight * (1 + step)).bound for step in (-ALIKE, ALIKE))
@@ -256,7 +256,7 @@ def _template(prior: Prior | Sequence[Prior], num_clients: int, losses: FloatArr
     if num_clients < 1:
         raise InputError(f"num_clients is {num_clients}; at least one is needed")
     if isinstance(prior, list | tuple):
-        typical = [float(one.ppf(0.5)) for one in prior]
+        typical = [float(own.ppf(0.5)) for own in prior]
     else:
         typical = [float(prior.ppf(0.5))] * num_clients  # type: ignore[union-attr]
     return Market(sensitivities=np.array(typical), prior=prior, losses=losses)

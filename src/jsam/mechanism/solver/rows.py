@@ -23,8 +23,8 @@ class SortedRows:
         """Rows that are sorted already; `order` (rank -> client) and `tie_order` are for those whose clients move."""
         self.v = v
         self._order, self._tie_order = order, tie_order
-        # One row serves any number of rows: it is all of them.
-        self._rows: IntArray | int = 0 if len(v) == 1 else np.arange(len(v))[:, None]
+        # One row serves any number of rows: it is all of them, and quicker to read without a second index.
+        self._rows: IntArray | None = None if len(v) == 1 else np.arange(len(v))[:, None]
         self._weights = _prefix_sums(two_thirds(v))
         self._costs = _prefix_sums(v)
 
@@ -69,20 +69,23 @@ class SortedRows:
 
     def take(self, rows: IntArray) -> SortedRows:
         """Some of the rows, for sums and costs."""
-        if isinstance(self._rows, int):
+        if self._rows is None:
             return self
         taken = copy.copy(self)
         taken._rows = self._rows[rows]
         return taken
 
     def weight_sum(self, count: IntArray) -> FloatArray:
-        return np.asarray(self._weights[self._rows, count])
+        return self._read(self._weights, count)
 
     def cost_sum(self, count: IntArray) -> FloatArray:
-        return np.asarray(self._costs[self._rows, count])
+        return self._read(self._costs, count)
 
     def cost_at(self, rank: IntArray) -> FloatArray:
-        return np.asarray(self.v[self._rows, rank])
+        return self._read(self.v, rank)
+
+    def _read(self, table: FloatArray, index: IntArray) -> FloatArray:
+        return np.asarray(table[0][index] if self._rows is None else table[self._rows, index])
 
     def place(self, row: IntArray, rank: IntArray, v: FloatArray) -> IntArray:
         """Where the client of `rank` stands in its row once its virtual cost is v; among equals the tie order decides.
