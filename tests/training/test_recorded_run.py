@@ -244,6 +244,22 @@ def test_the_contract_and_the_partition_must_have_the_same_clients(tmp_path: Pat
         run(tmp_path / "run", contract=small_contract(5), task=small_task())
 
 
+def test_a_plan_of_other_noise_than_asked_for_is_refused(tmp_path: Path) -> None:
+    """Or the stored contract and settings would not be those that the noise was made for."""
+    contract, task, settings = small_contract(), small_task(), small_settings()
+    plan = NoisePlan.of(contract, settings, task.partition.sizes)
+    for asked, given in ((small_contract(epsilon_cap=2.0), settings), (contract, small_settings(delta=1e-7))):
+        with pytest.raises(InputError, match="plan is of another contract"):
+            train(asked, task, given, tmp_path / "run", plan=plan)
+    other = small_task(sizes=(10,) * 6)
+    with pytest.raises(InputError, match="plan is of another contract"):
+        train(contract, other, settings, tmp_path / "run", plan=plan)
+    assert not (tmp_path / "run").exists()
+    train(contract, task, settings, tmp_path / "run", plan=plan)
+    run(tmp_path / "plain")
+    assert contents(tmp_path / "run") == contents(tmp_path / "plain")
+
+
 def test_lemma1_noise_is_its_formula(tmp_path: Path) -> None:
     contract, settings = small_contract(), TrainingSettings(rounds=20, per_round=3, noise="lemma1", c2=0.3, seed=2)
     found = NoisePlan.of(contract, settings, SIZES)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from jsam.errors import RunFolderError, TrainingStoppedError
+from jsam.errors import InputError, RunFolderError, TrainingStoppedError
 from jsam.files import write_atomically
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.contract_files import load_contract, storable
@@ -68,7 +68,10 @@ def train(
     """
     device = device_named(settings.device)
     checked_precision(settings.precision, device)
-    plan = plan or NoisePlan.of(contract, settings, task.partition.sizes)
+    if plan is None:
+        plan = NoisePlan.of(contract, settings, task.partition.sizes)
+    elif plan.contract is not contract or plan.settings != settings or plan.sizes != task.partition.sizes:
+        raise InputError("plan is of another contract, of other settings or of another partition; leave it out")
     check_task(task, device)
     folder = RunFolder(output)
     folder.create()
