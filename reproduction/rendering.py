@@ -36,7 +36,7 @@ STOCK = ("experiment", "runs", "device time")
 REACHED = ("data set", "s", "accuracy", *published.MECHANISMS)
 LARGEST = ("data set", "cost", *published.MECHANISMS)
 OTHER_Q = ("data set", "s", "cost", "JSAM's accuracy and the largest ε sold, at each Q that was run")
-DOCUMENTS = ("docs/reproduction.md", "docs/reproduction-constants.md", "README.md")
+DOCUMENTS = ("docs/reproduction.md", "docs/reproduction-constants.md")
 
 
 def render_all(places: Places, ids: Sequence[str] = ()) -> list[Path]:
