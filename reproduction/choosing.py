@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_atomically
 from reproduction import paper_numbers as published
 from reproduction.config import RunConfig
 from reproduction.economics import read_planner
@@ -35,7 +35,7 @@ from reproduction.tuned_settings import STEPS, Chosen, cost_key, toml_text, vari
 LOW_COST = 1.0
 GUESSING = 10.0
 _EXACT = "tuning-exact-"
-_HEAD = "# Written by `jsam reproduce choose`, whose rule docs/reproduction.md tells.\n"
+_HEAD = "# Written by `python -m reproduction choose`, whose rule docs/reproduction.md tells.\n"
 
 Step = tuple[float, str, float]  # learning rate, its schedule, momentum
 

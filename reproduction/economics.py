@@ -14,7 +14,7 @@ from jsam.mechanism.contract import Contract
 from jsam.mechanism.families import plan
 from jsam.mechanism.market import Market
 from jsam.mechanism.registry import mechanism_named
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_atomically
 from jsam.runs.drawn_sensitivities import draw_sensitivities
 from reproduction import paper_numbers as published
 from reproduction.paths import Places

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from jsam.errors import InputError
 
-_SPECS = Path("experiments/paper")
+_SPECS = Path("reproduction/specs")
 _RESULTS = Path("results/paper")
 PLANS = "plans"
+PROGRAM = "python -m reproduction"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class Places:
 
         With `read_only` nothing will be written to `output`, so it must be there.
         """
-        starts = [Path(root)] if root is not None else [Path.cwd(), *Path.cwd().parents, Path(__file__).parents[3]]
+        starts = [Path(root)] if root is not None else [Path.cwd(), *Path.cwd().parents, Path(__file__).parents[1]]
         home = next((start for start in starts if (start / _SPECS).is_dir()), None)
         if home is None:
             where = f"{starts[0]} has no folder {_SPECS}" if root is not None else f"no folder {_SPECS} was found"

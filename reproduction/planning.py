@@ -24,7 +24,7 @@ from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.market import Market
 from jsam.mechanism.priors import parse_prior
 from jsam.mechanism.registry import mechanism_named
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_atomically
 from jsam.runs.drawn_sensitivities import draw_sensitivities
 from reproduction.config import RunConfig
 from reproduction.tasks import task_of

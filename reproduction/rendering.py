@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 
 from jsam.report import page
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_atomically
 from jsam.report.plain import csv_text
 from reproduction import paper_numbers as published
 from reproduction.claims import GAIN_COSTS, all_claims

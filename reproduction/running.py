@@ -14,7 +14,7 @@ import numpy as np
 
 from jsam.errors import InputError
 from jsam.privacy import Adjacency, epsilon_of
-from jsam.report.files import check_target
+from jsam.report.output_files import check_target
 from jsam.runs.noise_plan import Preparation
 from jsam.runs.settings import TrainingSettings
 from jsam.training.clipping.precision import checked_precision

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jsam.errors import InputError
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_atomically
 from reproduction.config import RunConfig
 from reproduction.paths import PLANS, Places
 from reproduction.planning import merge_plans

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from jsam.errors import InputError
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_atomically
 
 FILE = "sweeps.csv"
 CPU = "CPU"

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jsam.cli import main as jsam_main
 from jsam.errors import InputError
 from jsam.runs.noise_plan import Preparation
 from jsam.training.trials import Trial, run_trials
@@ -248,7 +247,7 @@ def test_a_run_that_diverges_is_a_result(places: Places) -> None:
     assert json.loads(json.dumps(stored, allow_nan=False))["diverged"] is True
 
 
-def test_the_plain_entry_plans_runs_lists_and_tabulates(
+def test_the_program_plans_runs_lists_and_tabulates(
     places: Places, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ["--root", str(tmp_path)]
@@ -257,7 +256,7 @@ def test_the_plain_entry_plans_runs_lists_and_tabulates(
     assert main(["run", "small", "--only", "*seed0", *where]) == 0
     assert main(["list", *where]) == 0
     assert "4 of 8" in capsys.readouterr().out
-    assert main(["table", "small", *where]) == 0
+    assert main(["table", "small", "--format", "json", *where]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["seeds"] for row in rows] == [1] * 4
     assert main(["run", "no-such", *where]) == 2
@@ -324,7 +323,7 @@ def test_a_specification_with_an_unknown_setting_is_refused() -> None:
         spec.runs(Chosen(values={}))
 
 
-def test_the_plain_entry_imports_numpy_scipy_and_torch_alone() -> None:
+def test_the_program_imports_numpy_scipy_and_torch_alone() -> None:
     """A machine with an accelerator may have nothing else."""
     program = """
 import sys
@@ -356,18 +355,17 @@ def test_a_precision_that_the_cpu_lacks_is_refused_even_when_nothing_is_left(
     precision: str, places: Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["small", "--precision", precision, "--only", "no-such-run", "--root", str(places.home)]
-    for entry, arguments in ((main, ["run", *options]), (jsam_main, ["reproduce", "run", *options])):
-        assert entry(arguments) == 2
-        err = capsys.readouterr().err
-        assert f"precision is {precision!r}; the CPU computes in fp32 only" in err
-        assert err.count("\n") == 1
+    assert main(["run", *options]) == 2
+    err = capsys.readouterr().err
+    assert f"--precision is {precision!r}; the CPU computes in fp32 only" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("limit", ["0", "-5", "nan"])
 def test_a_time_limit_must_be_above_zero(limit: str, places: Places, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--limit-seconds", limit, "--root", str(places.home)]) == 2
+    assert main(["run", "--all", "--limit-seconds", limit, "--root", str(places.home)]) == 2
     err = capsys.readouterr().err
-    assert f"limit_seconds is {limit}; it must be above 0" in err
+    assert f"--limit-seconds is {limit}; it must be above 0" in err
     assert err.count("\n") == 1
     assert not list(places.output.glob("*.jsonl"))
 
@@ -381,9 +379,9 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_computed(
 
     monkeypatch.setattr("reproduction.planning.loss_weight_for_budget", never)
     monkeypatch.setattr("reproduction.planning._local_losses", never)
-    assert main(["run", option, value, "--root", str(places.home)]) == 2
+    assert main(["run", "--all", option, value, "--root", str(places.home)]) == 2
     err = capsys.readouterr().err
-    assert f"{option[2:]} is {value!r}" in err
+    assert f"{option} is {value!r}" in err
     assert err.count("\n") == 1
     (places.output / FILE).write_text("garbage\n")
     with pytest.raises(InputError, match=r"sweeps\.csv is not a list of sweeps"):

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_atomically
 from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
 from jsam.report.run_data import RunData
 from jsam.report.run_html import CLIENT_WORDS, accuracy_chart, clients_table, guarantee

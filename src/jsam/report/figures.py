@@ -11,7 +11,7 @@ import numpy as np
 
 from jsam.mechanism._arrays import BoolArray, FloatArray
 from jsam.mechanism.contract import Contract
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_atomically
 from jsam.report.page import DOTS_PER_INCH
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jsam.errors import InputError
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_atomically
 from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
 from jsam.report.run_data import RunData
 from jsam.report.svg import Bar, Series, bar_chart, line_chart

@@ -200,13 +200,3 @@ def _table(*columns: str) -> Table:
         width = max(map(len, name.split()))
         table.add_column(name, justify="left" if words else "right", no_wrap=words and name != "found", min_width=width)
     return table
-
-
-def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> RenderableType:
-    """Cells as they are given, under the columns' names."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title or None, title_justify="left")
-    for place, name in enumerate(columns):
-        table.add_column(name.replace("_", " "), justify="left" if place == 0 or name == "what" else "right")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table

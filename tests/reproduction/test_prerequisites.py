@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jsam.cli import main as jsam_main
-from reproduction.__main__ import main as plain_main
+from reproduction.__main__ import main
 from reproduction.paths import Places
 from reproduction.prerequisites import waiting_lines
 from reproduction.running import run_specs
@@ -34,7 +33,7 @@ mechanism = ["jsam", "usbm"]
 """
 OWN = SHARED.format(order=2, kind="training") + 'learning_rate = "own"\n[[grid]]\nseed = [0, 1, 2]\n'
 TUNING = SHARED.format(order=1, kind="tuning") + "held_out = true\n[[grid]]\nseed = 0\nlearning_rate = [0.1, 0.3]\n"
-FIRST = "first jsam reproduce run tuning-steps-digits, then jsam reproduce choose"
+FIRST = "first python -m reproduction run tuning-steps-digits, then python -m reproduction choose"
 WAITS = f"own: 12 runs wait for learning rates that are not chosen yet; {FIRST}"
 JSAM, USBM = {"1": 0.1, "3": 0.1}, {"1": 0.3, "3": 0.3}
 
@@ -48,7 +47,7 @@ def choose_steps(places: Places, **steps: dict[str, float]) -> None:
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
     """An experiment whose runs want their own learning rates, one that tunes them, and one that needs none."""
-    folder = tmp_path / "experiments" / "paper"
+    folder = tmp_path / "reproduction" / "specs"
     folder.mkdir(parents=True)
     for name, text in (("own", OWN), ("tuning-steps-digits", TUNING), ("planner", PLANNER.replace('"chosen"', "9"))):
         (folder / f"{name}.toml").write_text(text)
@@ -66,11 +65,10 @@ def line(places: Places) -> str:
 
 
 def test_list_says_what_waits(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
-    for entry, command in ((jsam_main, ["reproduce", "list"]), (plain_main, ["list"])):
-        assert entry([*command, "--root", str(places.home)]) == 0
-        out = capsys.readouterr().out
-        assert "waits for steps" in out
-        assert "0 of 0" not in out
+    assert main(["list", "--root", str(places.home)]) == 0
+    out = capsys.readouterr().out
+    assert "waits for steps" in out
+    assert "0 of 0" not in out
     choose_steps(places, jsam=JSAM)
     assert progress(places) == "0 of 6, 6 wait for steps"
     choose_steps(places, jsam=JSAM, usbm=USBM)
@@ -80,18 +78,16 @@ def test_list_says_what_waits(places: Places, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("only", [(), ("--only", "*/jsam/*")])
 def test_run_says_what_to_run_first(only: tuple[str, ...], places: Places, capsys: pytest.CaptureFixture[str]) -> None:
-    for entry, command in ((jsam_main, ["reproduce", "run"]), (plain_main, ["run"])):
-        assert entry([*command, "own", *only, "--root", str(places.home)]) == 2
-        err = capsys.readouterr().err
-        assert err.endswith(f"error: {WAITS}\n")
-        assert err.count("\n") == 1
+    assert main(["run", "own", *only, "--root", str(places.home)]) == 2
+    err = capsys.readouterr().err
+    assert err.endswith(f"error: {WAITS}\n")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", ["plan", "table"])
 def test_plan_and_table_say_so_too(command: str, places: Places, capsys: pytest.CaptureFixture[str]) -> None:
-    for entry, words in ((jsam_main, ["reproduce", command]), (plain_main, [command])):
-        assert entry([*words, "own", "--root", str(places.home)]) == 0
-        assert WAITS in capsys.readouterr().err
+    assert main([command, "own", "--root", str(places.home)]) == 0
+    assert WAITS in capsys.readouterr().err
 
 
 def test_what_can_be_made_is_made_beside_what_waits(places: Places) -> None:
@@ -109,6 +105,6 @@ def test_what_comes_first_follows_from_what_is_stored(places: Places) -> None:
     store(places, "tuning-steps-digits", lambda config: 0.9 if config.mechanism == "usbm" else None)
     assert line(places) == f"{few}; {FIRST}"
     store(places, "tuning-steps-digits", lambda config: 0.9 if config.cost == 3 else None)
-    assert line(places) == f"{few}; first jsam reproduce choose"
+    assert line(places) == f"{few}; first python -m reproduction choose"
     (places.specs / "tuning-steps-digits.toml").unlink()
     assert line(places) == f"{few}; no experiment tunes them"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,28 @@ def check_target(path: str | Path) -> None:
         raise InputError(f"cannot write {str(path)!r}: {str(nearest)!r} is not a folder")
     if not os.access(nearest, os.W_OK):
         raise InputError(f"cannot write {str(path)!r}: no permission to write {str(nearest)!r}")
+
+
+def check_folder(output: Path) -> None:
+    """Refuse an output folder that cannot be made, and the folder that the user is in, before anything is computed."""
+    if output == Path():  # what an empty name means too, as of a variable that is not set
+        raise InputError("output is empty, or the folder you are in; name a new one")
+    if output.exists() and not output.is_dir():
+        raise InputError(f"output {str(output)!r} is a file; name a folder")
+    check_target(output / "config.json")
+    # Permissions are not all: only who has made a folder there knows that it can be made.
+    made = [place for place in (output, *output.parents) if not place.exists()]
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=output).close()
+    except OSError as error:
+        raise InputError(
+            f"output {str(output)!r} cannot be used: {error.strerror or error}; name another folder"
+        ) from error
+    finally:
+        for place in made:
+            with contextlib.suppress(OSError):
+                place.rmdir()
 
 
 def same_file(one: str | Path, other: str | Path) -> bool:
@@ -43,7 +65,7 @@ def write_atomically(path: str | Path, content: bytes, *, private: bool = False)
         pass
 
 
-@contextmanager
+@contextlib.contextmanager
 def writing(files: Mapping[Any, bytes], *, private: bool = False) -> Iterator[None]:
     """Write files beside their places, and move them all there once the body is through; if it fails, none."""
     parts: list[tuple[Path, str]] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jsam.errors import InputError
-from jsam.report.files import check_target, same_file, write_atomically, writing
+from jsam.report.output_files import check_target, same_file, write_atomically, writing
 
 
 def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
