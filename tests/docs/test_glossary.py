@@ -8,6 +8,7 @@ import re
 import pytest
 from scipy.stats import norm
 
+from jsam.cli import main
 from jsam.privacy.gaussian import gdp_mu
 from tests.docs.blocks import ROOT
 
@@ -26,3 +27,8 @@ def test_terms_stand_in_alphabetical_order() -> None:
     terms = re.findall(r"^## (.+)$", GLOSSARY, flags=re.MULTILINE)
     assert terms == sorted(terms, key=str.casefold)
     assert len(terms) >= 20
+
+
+def test_the_help_names_the_glossary(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "docs/glossary.md" in capsys.readouterr().out
