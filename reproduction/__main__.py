@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jsam.errors import InputError, JsamError, install_hint
-from jsam.report.output_files import check_folder
 from reproduction.paths import PROGRAM, Places
 from reproduction.spec import Spec, load_specs
 
@@ -180,10 +179,7 @@ def _opened(given: argparse.Namespace) -> tuple[list[Spec], Places]:
 
 
 def _places(given: argparse.Namespace) -> Places:
-    writes = given.command in ("run", "render")
-    if given.output is not None and writes:
-        check_folder(Path(given.output))
-    return Places.of(given.root, given.output, read_only=not writes)
+    return Places.of(given.root, given.output, read_only=given.command not in ("run", "render"))
 
 
 def _ids_or_all(given: argparse.Namespace, known: Sequence[str]) -> None:

@@ -33,8 +33,8 @@ class Places:
         if home is None:
             where = f"{starts[0]} has no folder {_SPECS}" if root is not None else f"no folder {_SPECS} was found"
             raise InputError(f"{where}; run this in a checkout of jsam, or name one with --root")
-        if read_only and output is not None and not Path(output).is_dir():
-            raise InputError(f"output {str(output)!r} is not a folder")
+        if output is not None:
+            _check_output(Path(output), read_only=read_only)
         results = home / _RESULTS
         return cls(home=home, specs=home / _SPECS, results=results, output=results if output is None else Path(output))
 
@@ -54,3 +54,12 @@ class Places:
     @property
     def planner(self) -> Path:
         return self.results / "planner"
+
+
+def _check_output(output: Path, *, read_only: bool) -> None:
+    if output == Path():  # what an empty name means too, as of a variable that is not set
+        raise InputError("output is empty, or the folder you are in; name a new one")
+    if read_only and not output.is_dir():
+        raise InputError(f"output {str(output)!r} is not a folder")
+    if output.exists() and not output.is_dir():
+        raise InputError(f"output {str(output)!r} is a file; name a folder")

@@ -24,7 +24,7 @@ from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.market import Market
 from jsam.mechanism.priors import parse_prior
 from jsam.mechanism.registry import mechanism_named
-from jsam.report.output_files import write_atomically
+from jsam.report.output_files import write_result
 from jsam.runs.drawn_sensitivities import draw_sensitivities
 from reproduction.config import RunConfig
 from reproduction.tasks import task_of
@@ -182,7 +182,7 @@ def _add(path: Path, found: Mapping[str, Any]) -> None:
     values = {**found, **stored}
     if len(values) > len(stored):
         lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(values[key])}" for key in sorted(values))
-        write_atomically(path, f"{{\n{lines}\n}}\n".encode())
+        write_result(path, f"{{\n{lines}\n}}\n".encode())
 
 
 def _read(path: Path) -> dict[str, Any]:

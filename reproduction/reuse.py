@@ -57,9 +57,9 @@ def _without_weight(config: RunConfig) -> str:
     return replace(config, noise_weight=1.0).key
 
 
-def _same(one: Contract, other: Contract) -> bool:
-    return np.array_equal(one.selection_probs, other.selection_probs) and np.allclose(
-        one.epsilons, other.epsilons, rtol=SAME, atol=0.0
+def _same(contract: Contract, other: Contract) -> bool:
+    return np.array_equal(contract.selection_probs, other.selection_probs) and np.allclose(
+        contract.epsilons, other.epsilons, rtol=SAME, atol=0.0
     )
 
 

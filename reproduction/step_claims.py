@@ -73,10 +73,10 @@ def _ranked(results: Results, spec_id: str, name: str) -> Claim:
     if len(steps) < MIN_SETTINGS:
         verdict = TOO_FEW if steps else NOT_RUN
         return Claim(source=SOURCE, statement=statement, verdict=verdict, numbers=f"{len(steps)} learning rates")
-    found = float(spearmanr([step.noise for step in steps], [step.length for step in steps]).statistic)
+    rank = float(spearmanr([step.noise for step in steps], [step.length for step in steps]).statistic)
     there, wanted = results.stored(spec_id)
-    verdict = HOLDS if found < -STRONG else FAILS
-    numbers = f"ρ = {found:+.2f} over {len(steps)} mechanisms and costs"
+    verdict = HOLDS if rank < -STRONG else FAILS
+    numbers = f"ρ = {rank:+.2f} over {len(steps)} mechanisms and costs"
     verdict = so_far(verdict) if there < wanted else verdict
     return Claim(source=SOURCE, statement=statement, verdict=verdict, numbers=numbers)
 

@@ -35,8 +35,8 @@ class Cell:
     records: Sequence[Record]
 
     def values(self, name: str) -> list[float]:
-        found = [record.result.get(name) for record in self.records]
-        return [float(value) for value in found if value is not None]
+        numbers = [record.result.get(name) for record in self.records]
+        return [float(value) for value in numbers if value is not None]
 
     def mean(self, name: str) -> float | None:
         values = self.values(name)
@@ -77,7 +77,7 @@ class Cell:
     def row(self, loss_weight: float | None) -> dict[str, Any]:
         """`loss_weight` is the one planned, for a setting without runs; seeds share theirs."""
         c = self.config
-        found = {
+        values = {
             "dataset": c.dataset,
             "mechanism": c.mechanism,
             "similarity": c.similarity,
@@ -100,7 +100,7 @@ class Cell:
             "epsilon_sold_max": self.largest("epsilon_sold_max"),
             "learning_rate": c.learning_rate,
         }
-        return {name: _tidy(found[name]) for name in COLUMNS}
+        return {name: _tidy(values[name]) for name in COLUMNS}
 
 
 def cells(configs: Sequence[RunConfig], known: Mapping[str, Record]) -> list[Cell]:
@@ -194,12 +194,12 @@ class Progress:
 def progress_of(specs: Sequence[Spec], places: Places) -> dict[str, Progress]:
     """By experiment."""
     chosen, known = Chosen.load(places.chosen), read_places(places)
-    found = {}
+    progress = {}
     for spec in specs:
         if spec.kind == "planner":
-            found[spec.id] = Progress(stored=int(current_planner(spec, chosen, places) is not None), wanted=1)
+            progress[spec.id] = Progress(stored=int(current_planner(spec, chosen, places) is not None), wanted=1)
             continue
         runs = spec.runs(chosen)
         there = sum(config.key in known for config in runs)
-        found[spec.id] = Progress(stored=there, wanted=len(runs), waiting=len(spec.waiting(chosen)))
-    return found
+        progress[spec.id] = Progress(stored=there, wanted=len(runs), waiting=len(spec.waiting(chosen)))
+    return progress

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from jsam.errors import InputError
-from jsam.report.output_files import check_target, same_file, write_atomically, writing
+from jsam.report.output_files import check_target, same_file, write_result, writing
 
 
 def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "a" / "b" / "result.csv", b"new")
+    write_result(tmp_path / "a" / "b" / "result.csv", b"new")
     assert (tmp_path / "a" / "b" / "result.csv").read_bytes() == b"new"
 
 
@@ -28,7 +28,7 @@ def test_trouble_leaves_the_old_file_and_nothing_else(
 
     monkeypatch.setattr("os.replace", refuse)
     with pytest.raises((InputError, KeyboardInterrupt)):
-        write_atomically(target, b"new")
+        write_result(target, b"new")
     assert target.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["result.csv"]
 
@@ -86,22 +86,22 @@ def test_one_file_under_two_names(tmp_path: Path) -> None:
 def test_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "real.csv").write_bytes(b"old")
     (tmp_path / "link.csv").symlink_to("real.csv")
-    write_atomically(tmp_path / "link.csv", b"new")
+    write_result(tmp_path / "link.csv", b"new")
     assert (tmp_path / "real.csv").read_bytes() == b"new"
     assert (tmp_path / "link.csv").is_symlink()
 
 
 def test_permissions_are_those_of_any_new_file_or_of_the_old_one(tmp_path: Path) -> None:
     (tmp_path / "ordinary").write_bytes(b"")
-    write_atomically(tmp_path / "fresh", b"new")
+    write_result(tmp_path / "fresh", b"new")
     assert (tmp_path / "fresh").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
     (tmp_path / "ordinary").chmod(0o640)
-    write_atomically(tmp_path / "ordinary", b"new")
+    write_result(tmp_path / "ordinary", b"new")
     assert (tmp_path / "ordinary").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_device_is_written_to_not_replaced() -> None:
-    write_atomically("/dev/null", b"new")
+    write_result("/dev/null", b"new")
     assert not Path("/dev/null").is_file()
 
 

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from jsam.campaign.campaign_rules import Published
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError, JsamError
-from jsam.files import keep_private, make_folder, write_atomically
+from jsam.files import keep_private, make_folder, read_json, write_atomically
 from jsam.flower.agreement import Agreement, Draft
 from jsam.flower.answers import UnusableError, check_report, plain
 from jsam.flower.elicitation import Report
@@ -282,10 +282,4 @@ class ServerStore:
         return self.path / "replies" / str(round)
 
     def _read(self, name: str) -> dict[str, Any]:
-        try:
-            stored = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise JsamError(f"{self.path / name} cannot be read; restore it from a copy") from error
-        if not isinstance(stored, dict):
-            raise JsamError(f"{self.path / name} is damaged; restore it from a copy")
-        return stored
+        return read_json(self.path / name, error=JsamError, advice="restore it from a copy")

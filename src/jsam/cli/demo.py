@@ -13,12 +13,11 @@ import typer
 
 from jsam.cli.demo_screen import Told, show, verdict
 from jsam.cli.options import RESULT, WEIGHTS, EconomyOptions, with_options
-from jsam.cli.output import say
+from jsam.cli.output import check_folder, say
 from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_torch, say_noise, settled, warnings_as_lines
 from jsam.cli.simulate import checked_planner, simulated_contract
 from jsam.cli.training_options import NoiseSeed
 from jsam.errors import InputError
-from jsam.report.output_files import check_folder
 
 if TYPE_CHECKING:
     from jsam.mechanism.contract import Contract

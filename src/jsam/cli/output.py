@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
@@ -79,6 +80,28 @@ def check_targets(output: Path | None, plot: Path | None = None, *, sources: Seq
     if plot.suffix.lower() not in PICTURES:
         raise InputError(f"--plot {str(plot)!r}: the name must end in {' or '.join(PICTURES)}")
     require_matplotlib("--plot")
+
+
+def check_folder(output: Path) -> None:
+    """Refuse a folder that cannot be made, and the one that the user is in, before anything is computed."""
+    if output == Path():  # what an empty name means too, as of a variable that is not set
+        raise InputError("--output is empty, or the folder you are in; name a new one")
+    if output.exists() and not output.is_dir():
+        raise InputError(f"--output {str(output)!r} is a file; name a folder")
+    check_target(output / "config.json")
+    # Permissions are not all: only who has made a folder there knows that it can be made.
+    made = [place for place in (output, *output.parents) if not place.exists()]
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=output).close()
+    except OSError as error:
+        raise InputError(
+            f"--output {str(output)!r} cannot be used: {error.strerror or error}; name another folder"
+        ) from error
+    finally:
+        for place in made:
+            with contextlib.suppress(OSError):
+                place.rmdir()
 
 
 def require_matplotlib(what: str) -> None:

@@ -11,7 +11,7 @@ import typer
 from click.core import ParameterSource
 
 from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, refuse_columns, with_options
-from jsam.cli.output import deliver, progress_bar, say
+from jsam.cli.output import check_folder, deliver, progress_bar, say
 from jsam.cli.running import (
     EXIT_VIOLATION,
     RoundProgress,
@@ -25,7 +25,6 @@ from jsam.cli.running import (
 )
 from jsam.cli.training_options import DATA, PartitionOptions, TrainingOptions, plain_values
 from jsam.errors import InputError
-from jsam.report.output_files import check_folder
 
 if TYPE_CHECKING:
     from jsam.mechanism.contract import Contract

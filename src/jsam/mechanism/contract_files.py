@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jsam.errors import InputError
+from jsam.files import read_json
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.solver.allocation import RunnerUp
@@ -18,14 +18,7 @@ from jsam.mechanism.solver.allocation import RunnerUp
 
 def load_contract(path: Path | str) -> Contract:
     """The contract in a file."""
-    path = Path(path)
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"contract {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"contract {path} is not JSON ({error}); jsam plan --format json writes one") from error
-    return contract_from_dict(stored, str(path))
+    return contract_from_dict(read_json(path, "contract", advice="jsam plan --format json writes one"), str(path))
 
 
 def storable(contract: Contract) -> dict[str, Any]:

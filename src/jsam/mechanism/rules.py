@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from jsam.errors import InputError
+from jsam.files import read_toml
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.budget.loss_weight import BudgetPlan, check_budget, loss_weight_for_budget
 from jsam.mechanism.contract import Contract
@@ -174,12 +174,7 @@ class Rules:
 
 def read_settings(path: Path | str) -> dict[str, Any]:
     """What a TOML file of rules says, not yet checked."""
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read the rules in {str(path)!r}: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{str(path)!r} is no TOML file: {error}") from error
+    return read_toml(path, "rules")
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jsam.errors import InputError
-from jsam.report.output_files import write_atomically
+from jsam.files import write_atomically
 from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
 from jsam.report.run_data import RunData
 from jsam.report.svg import Bar, Series, bar_chart, line_chart
@@ -22,7 +22,7 @@ def write_run_page(folder: Path | str) -> Path:
         # Each file is whole; what is odd inside one shows only where it is drawn.
         raise InputError(f"{run.folder} is damaged: a page cannot be made of its files ({error!r})") from error
     # It shows what each client's privacy costs.
-    write_atomically(path, content, private=True)
+    write_atomically(path, content)
     return path
 
 

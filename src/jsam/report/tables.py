@@ -165,10 +165,10 @@ def audit_tables(report: AuditReport) -> tuple[RenderableType, ...]:
     table = _table("check", "verdict", "worst client", "found")
     for check in report.checks:
         verdict = Text(check.status, style=VERDICTS.get(check.status, ""))
-        found = "\n".join(dict.fromkeys([check.message, *(v.message for v in check.violations[:MOST_VIOLATIONS])]))
+        message = "\n".join(dict.fromkeys([check.message, *(v.message for v in check.violations[:MOST_VIOLATIONS])]))
         hidden = len(check.violations) - MOST_VIOLATIONS
         more = f"\n… and {hidden} more; --format json gives all" if hidden > 0 else ""
-        table.add_row(Text(check.name), verdict, Text(check.client or "–", overflow="ellipsis"), Text(found + more))
+        table.add_row(Text(check.name), verdict, Text(check.client or "–", overflow="ellipsis"), Text(message + more))
     if report.ok:
         title = "all promises hold" if report.claims_truthful else "all that is claimed holds"
     else:

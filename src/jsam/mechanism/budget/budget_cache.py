@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from jsam.errors import JsamError
+from jsam.files import write_atomically
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.market import Market
 from jsam.mechanism.priors import EmpiricalPrior, UniformPrior, scipy_family
@@ -49,16 +50,9 @@ class BudgetCache:
     def put(self, key: str | None, plan: dict[str, Any]) -> None:
         if self.folder is None or key is None:
             return
-        with suppress(OSError):
+        with suppress(OSError, JsamError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
-            try:
-                with os.fdopen(handle, "w") as file:
-                    json.dump(plan, file)
-                Path(name).replace(self.folder / f"{key}.json")
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            write_atomically(self.folder / f"{key}.json", json.dumps(plan).encode())
 
 
 def fingerprint(mechanism: RangeMechanism, template: Market, **inputs: Any) -> str | None:
