@@ -112,7 +112,7 @@ def pictures_of(results: Results) -> list[Picture]:
             groups = _bound_points(results.cells(f"panels-{dataset}"), value, rank)
             if groups:
                 content = scatter_picture(groups, x_label="loss bound (log scale)", y_label=label)
-                caption = f"{name}: {what} against the planner's loss bound, a dot a run."
+                caption = f"{name}: {what} against the planner's loss bound, one dot for each run."
                 pictures.append(Picture(name=f"bound-{suffix}{dataset}", caption=caption, content=content))
     steps = {name: steps_of(results, spec_id) for spec_id, name in OWN.items()}
     if any(steps.values()):
