@@ -279,7 +279,7 @@ def _parser() -> argparse.ArgumentParser:
         "",
         " 'panels-*' --output pictures",
         more=f"{_IDS}none for all. It picks the figures, the page has all.\n"
-        "Without --output the tables in docs/reproduction.md and README.md of the checkout are filled in too.",
+        "Without --output the tables in the pages docs/reproduction*.md of the checkout are filled in too.",
     )
     _ids(command)
     pages = "where figures and page go; what run --output DIR stored there counts too (default: results/paper)"

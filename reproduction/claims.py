@@ -92,8 +92,8 @@ def _of_panels(results: Results, dataset: str) -> list[Claim]:
 
 
 def _of_own_steps(results: Results, dataset: str) -> list[Claim]:
-    """The lead at low cost once no mechanism has to live with the step that suits another."""
-    spec, name, source = f"own-steps-{dataset}", NAMES[dataset], "A step for each"
+    """The lead at low cost if no mechanism has to use the learning rate that suits another."""
+    spec, name, source = f"own-steps-{dataset}", NAMES[dataset], "Own learning rates"
     rivals = list(dict.fromkeys(c.config.mechanism for c in results.cells(spec) if c.config.mechanism != "jsam"))
     return [
         claim_of(source, f"{name}: JSAM is above USBM at costs up to 3", results.difference(spec, "jsam", ["usbm"])),

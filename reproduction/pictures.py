@@ -81,16 +81,15 @@ def pictures_of(results: Results) -> list[Picture]:
         tuned = _tuning(results, dataset)
         if tuned:
             content = panels_picture(tuned, x_label=label, y_label=HELD, log=True)
-            caption = (
-                f"{name}: held-out accuracy of JSAM against the step; dash-dotted without momentum, else with 0.9."
-            )
+            momentum = "dash-dotted without momentum, else with 0.9"
+            caption = f"{name}: held-out accuracy of JSAM against the learning rate; {momentum}."
             pictures.append(Picture(name=f"tuning-{dataset}", caption=caption, content=content))
     for dataset, name in NAMES.items():
         spec_id = f"tuning-steps-lemma1-{dataset}"
         shorter = _shorter(results, spec_id)
         if shorter:
             content = panels_picture(shorter, x_label="learning rate (log scale)", y_label=HELD, log=True)
-            caption = f"{name} at low cost: held-out accuracy of each mechanism against the step, all else as chosen."
+            caption = f"{name} at low cost: held-out accuracy of each mechanism against its learning rate."
             pictures.append(Picture(name=spec_id, caption=caption, content=content))
     weights = noise_weight_panels(results)
     if any(len(points) > 1 for panel in weights for points in panel.curves.values()):
@@ -113,7 +112,7 @@ def pictures_of(results: Results) -> list[Picture]:
             groups = _bound_points(results.cells(f"panels-{dataset}"), value, rank)
             if groups:
                 content = scatter_picture(groups, x_label="loss bound (log scale)", y_label=label)
-                caption = f"{name}: {what} against the planner's loss bound, a dot a run."
+                caption = f"{name}: {what} against the planner's loss bound, one dot for each run."
                 pictures.append(Picture(name=f"bound-{suffix}{dataset}", caption=caption, content=content))
     steps = {name: steps_of(results, spec_id) for spec_id, name in OWN.items()}
     if any(steps.values()):
@@ -123,7 +122,7 @@ def pictures_of(results: Results) -> list[Picture]:
             y_label="best step, mean over rounds,\nin clipping norms (log scale)",
             log_y=True,
         )
-        caption = "The step that was best for a mechanism at a cost, against the noise of its contract: a dot each."
+        caption = "The best learning rate of each mechanism at each cost, against the noise of its contract."
         pictures.append(Picture(name="steps-against-noise", caption=caption, content=content))
     return pictures
 

@@ -27,7 +27,7 @@ from reproduction.verdicts import NAMES, NOT_RUN, Claim
 LEVELS = {"mnist": (80.0, 90.0, 95.0), "cifar10": (40.0, 50.0, 60.0)}
 SUMMARY = (
     "data set", "s", "JSAM at cost 590", "in the paper", "its exact ε",
-    "JSAM − USBM, costs 1 to 3", "with a step for each",
+    "JSAM − USBM, costs 1 to 3", "with own learning rates",
 )  # fmt: skip
 ROWS = "rows.csv"
 NOT_YET = "*Not run yet.*\n"
@@ -36,7 +36,7 @@ STOCK = ("experiment", "runs", "device time")
 REACHED = ("data set", "s", "accuracy", *published.MECHANISMS)
 LARGEST = ("data set", "cost", *published.MECHANISMS)
 OTHER_Q = ("data set", "s", "cost", "JSAM's accuracy and the largest ε sold, at each Q that was run")
-DOCUMENTS = ("docs/reproduction.md", "docs/reproduction-constants.md", "README.md")
+DOCUMENTS = ("docs/reproduction.md", "docs/reproduction-constants.md")
 
 
 def render_all(places: Places, ids: Sequence[str] = ()) -> list[Path]:
@@ -114,7 +114,7 @@ def _digits(value: float) -> str:
 
 
 def _other_weights(results: Results) -> list[tuple[str, Sequence[str]]]:
-    """JSAM under exact accounting with every Q that was run, chosen or not; of two steps the better."""
+    """JSAM under exact accounting with every Q that was run, chosen or not; of two learning rates the better."""
     best: dict[tuple[str, float, float], dict[float, dict[float, list[Record]]]] = {}
     for record in results.known.values():
         c = record.config

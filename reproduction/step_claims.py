@@ -1,4 +1,4 @@
-"""Whether the step that suits a mechanism follows from the noise that its contract asks for, whatever the mechanism."""
+"""Whether the learning rate that suits a mechanism follows from the noise of its contract, whatever the mechanism."""
 
 from __future__ import annotations
 
@@ -68,10 +68,11 @@ def _settings(config: RunConfig) -> TrainingSettings:
 
 def _ranked(results: Results, spec_id: str, name: str) -> Claim:
     steps = steps_of(results, spec_id)
-    statement = f"{name}: the more noise, the shorter the best step, whatever the mechanism (ρ below −{STRONG})"
+    claimed = "the more noise, the smaller the best learning rate, whatever the mechanism"
+    statement = f"{name}: {claimed} (ρ below −{STRONG})"
     if len(steps) < MIN_SETTINGS:
         verdict = TOO_FEW if steps else NOT_RUN
-        return Claim(source=SOURCE, statement=statement, verdict=verdict, numbers=f"{len(steps)} steps")
+        return Claim(source=SOURCE, statement=statement, verdict=verdict, numbers=f"{len(steps)} learning rates")
     rank = float(spearmanr([step.noise for step in steps], [step.length for step in steps]).statistic)
     there, wanted = results.stored(spec_id)
     verdict = HOLDS if rank < -STRONG else FAILS
@@ -81,7 +82,7 @@ def _ranked(results: Results, spec_id: str, name: str) -> Claim:
 
 
 def _fitted(results: Results) -> list[Claim]:
-    """What the fitted step loses against the best of those tried, for each noise rule and data set."""
+    """What the fitted learning rate loses against the best of those tried, for each noise rule and data set."""
     losses: dict[tuple[str, str], list[float]] = {}
     for tried in _tried(results):
         config, noise_ratio = tried[0][:2]
@@ -97,7 +98,9 @@ def _fitted(results: Results) -> list[Claim]:
     claims = []
     for noise, dataset in (("exact", "mnist"), ("exact", "cifar10"), ("lemma1", "mnist"), ("lemma1", "cifar10")):
         rule = "exact accounting" if noise == "exact" else "Lemma 1's noise"
-        statement = f"{NAMES[dataset]}, {rule}: the fitted step is within a point of the best tried, on average"
+        statement = (
+            f"{NAMES[dataset]}, {rule}: the fitted learning rate is within a point of the best tried, on average"
+        )
         lost = losses.get((noise, dataset), [])
         if len(lost) < MIN_SETTINGS:
             verdict = TOO_FEW if lost else NOT_RUN
@@ -105,8 +108,8 @@ def _fitted(results: Results) -> list[Claim]:
             continue
         mean = statistics.fmean(lost)
         numbers = (
-            f"{mean:.2f} points below on average, {max(lost):.1f} at most, over {len(lost)} settings in which a step "
-            f"within {NEAR:g} times of the fitted one was tried (held out)"
+            f"{mean:.2f} points below on average, {max(lost):.1f} at most, over {len(lost)} settings "
+            f"in which a learning rate within {NEAR:g} times of the fitted one was tried (held out)"
         )
         verdict = HOLDS if mean <= CLOSE else FAILS
         claims.append(Claim(source=SOURCE, statement=statement, verdict=verdict, numbers=numbers))

@@ -187,8 +187,8 @@ class Progress:
 
     def __str__(self) -> str:
         if self.waiting and not self.wanted:
-            return "waits for steps"
-        return f"{self.stored} of {self.wanted}" + (f", {self.waiting} wait for steps" if self.waiting else "")
+            return "waits for learning rates"
+        return f"{self.stored} of {self.wanted}" + (f", {self.waiting} wait for learning rates" if self.waiting else "")
 
 
 def progress_of(specs: Sequence[Spec], places: Places) -> dict[str, Progress]:

@@ -1,11 +1,13 @@
-"""Links between pages lead somewhere, and so do the sections that docstrings cite."""
+"""Links between pages lead somewhere; the sections, files and modules that pages and docstrings name exist."""
 
 from __future__ import annotations
 
+import pkgutil
 import re
 
 import pytest
 
+from tests.conftest import require
 from tests.docs.blocks import ROOT
 
 PAGES = sorted(
@@ -13,6 +15,8 @@ PAGES = sorted(
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 )
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+FILE = re.compile(r"`((?:src|tests|benchmarks|reproduction|results|docs|examples)/[\w./-]+)`")
+MODULE = re.compile(r"`(jsam\.\w+\.[\w.]+)`")
 CITED = re.compile(r'docs/theory\.md,\s+(?:#\s*)?"([^"]+)"')
 
 
@@ -42,6 +46,20 @@ def test_relative_links_lead_somewhere(page: str) -> None:
         if section:
             there = {anchor(heading) for heading in headings(path.read_text(encoding="utf-8"))}
             assert section in there, f"{page} links to {target}, and there is no such section"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_are_named_exist(page: str) -> None:
+    text = prose((ROOT / page).read_text(encoding="utf-8"))
+    assert [name for name in FILE.findall(text) if not (ROOT / name).exists()] == []
+
+
+def test_modules_that_are_named_exist() -> None:
+    require("torch", extra="train")
+    names = {name for page in PAGES for name in MODULE.findall((ROOT / page).read_text(encoding="utf-8"))}
+    assert len(names) > 5
+    for name in sorted(names):
+        pkgutil.resolve_name(name)
 
 
 def test_cited_sections_of_the_theory_exist() -> None:

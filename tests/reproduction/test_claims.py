@@ -217,7 +217,7 @@ def test_the_fitted_step_is_held_against_the_best_that_was_tried(places: Places,
         return 0.9 - 0.1 * abs(math.log(config.learning_rate / (peak * fitted)))
 
     store(places, "tuning-steps-mnist", accuracy, changes=lambda c: {"noise_ratio": noise})
-    found = claim(places, "MNIST, exact accounting: the fitted step is within a point")
+    found = claim(places, "MNIST, exact accounting: the fitted learning rate is within a point")
     assert found.verdict == verdict
     (spec,) = load_specs(places, ["tuning-steps-mnist"])
     near = {
@@ -226,14 +226,14 @@ def test_the_fitted_step_is_held_against_the_best_that_was_tried(places: Places,
     assert f"over {len(near)} settings" in found.numbers
     twin = {"noise_ratio": noise, "same_as": "another"}
     store(places, "tuning-steps-mnist", accuracy, changes=lambda c: twin)
-    assert claim(places, "MNIST, exact accounting: the fitted step is within a point").verdict == NOT_RUN
+    assert claim(places, "MNIST, exact accounting: the fitted learning rate is within a point").verdict == NOT_RUN
 
 
 def test_steps_that_fall_with_the_noise_are_seen_to(places: Places) -> None:
     for spec_id in ("tuning-steps-mnist", "tuning-steps-wide-mnist"):
         store(places, spec_id, lambda c: 0.9 if c.learning_rate == (1.0 if c.cost < 50 else 3.0) else 0.5)
     choose(places)
-    statement = "MNIST, exact accounting: the more noise, the shorter the best step"
+    statement = "MNIST, exact accounting: the more noise, the smaller the best learning rate"
     assert claim(places, statement).verdict == NOT_RUN
     store(places, "exact-mnist", lambda c: 0.9, changes=lambda c: {"noise_ratio": 1 / c.learning_rate})
     assert claim(places, statement).verdict == HOLDS

@@ -67,10 +67,10 @@ def line(places: Places) -> str:
 def test_list_says_what_waits(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--root", str(places.home)]) == 0
     out = capsys.readouterr().out
-    assert "waits for steps" in out
+    assert "waits for learning rates" in out
     assert "0 of 0" not in out
     choose_steps(places, jsam=JSAM)
-    assert progress(places) == "0 of 6, 6 wait for steps"
+    assert progress(places) == "0 of 6, 6 wait for learning rates"
     choose_steps(places, jsam=JSAM, usbm=USBM)
     assert progress(places) == "0 of 12"
     assert waiting_lines(load_specs(places), Chosen.load(places.chosen), places) == {}

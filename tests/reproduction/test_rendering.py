@@ -187,14 +187,14 @@ def test_the_last_column_of_the_summary_is_of_the_runs_with_a_step_for_each(plac
     def ahead(points: float) -> Callable[[RunConfig], float]:
         return lambda c: 0.5 + (points / 100 if c.mechanism == "jsam" else 0.0) + 0.01 * c.seed
 
-    readme = places.home / "README.md"
-    readme.write_text("<!-- summary -->\n<!-- end -->\n")
+    document = places.home / "docs" / "reproduction.md"
+    document.write_text("<!-- summary -->\n<!-- end -->\n")
     store(places, "tuning-steps-lemma1-mnist", lambda c: 0.9 if c.learning_rate == 0.05 else 0.4)
     choose(places)
     store(places, "panels-mnist", ahead(20))
     store(places, "own-steps-mnist", ahead(3))
     assert main(["render", "table-mnist", "--root", str(places.home)]) == 0
-    rows = [line.strip("| ").split(" | ") for line in readme.read_text().splitlines() if "| MNIST" in line]
+    rows = [line.strip("| ").split(" | ") for line in document.read_text().splitlines() if "| MNIST" in line]
     assert [row[1] for row in rows] == ["100", "70", "30", "0"]
     assert {tuple(row[-2:]) for row in rows} == {("+20.0 ± 0.0", "+3.0 ± 0.0")}
 

@@ -24,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="docs/glossary.md explains all words and letters, from ε to virtual cost.",
 )
 app.command("plan", epilog=plan.EXAMPLES)(plan.plan)
 app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
