@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jsam.campaign.campaign_rules import Published
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server.server_store import ServerStore
 from jsam.flower.launch.deploy import deal_out
 from jsam.flower.launch.federation import LocalFederation
 from jsam.mechanism.contract_files import load_contract

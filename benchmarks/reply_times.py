@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 
 from benchmarks.output import machine
 from jsam.campaign.campaign_rules import Published
-from jsam.campaign.client_files import write_client
+from jsam.campaign.client.client_files import write_client
+from jsam.campaign.client.reply_times import ReplyTimes
 from jsam.campaign.round_request import Request
 from jsam.campaign.terms import Terms
 from jsam.flower.client_app import client_app
-from jsam.flower.models import model_named
-from jsam.flower.parameters import flattened
-from jsam.flower.reply_times import ReplyTimes
+from jsam.training.federated.installed_models import model_named
+from jsam.training.federated.parameters import flattened
 
 RESULT = Path("results/benchmarks/reply-times.json")
 BAR = 0.55

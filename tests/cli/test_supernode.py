@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jsam.campaign.client_files import ClientFiles, write_client
-from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client.client_files import ClientFiles, write_client
+from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.refusal import Reason
 from jsam.privacy.composition import composed_epsilon
 from tests.cli.conftest import Run

@@ -18,12 +18,12 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from jsam.campaign.campaign_rules import Conduct, Published
-from jsam.campaign.client_files import ClientFiles, client_folder, write_client
-from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client.client_files import ClientFiles, client_folder, write_client
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.server.server_campaign import run_campaign
 from jsam.campaign.statement import Statement
 from jsam.flower.client_app import client_app
-from jsam.flower.exchange import Exchange
-from jsam.flower.server_campaign import run_campaign
+from jsam.flower.messaging import Exchange
 from jsam.training.data import Dataset, load_dataset
 from jsam.training.task import TaskSpec
 

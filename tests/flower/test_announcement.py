@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jsam.campaign.announcement import NEEDED, Announcement
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.policy import Policy
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason, Refused
 from tests.flower.offers import offer, public_inputs
 

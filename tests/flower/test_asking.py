@@ -14,8 +14,8 @@ if not TYPE_CHECKING:
 from flwr.app import ConfigRecord, RecordDict
 
 from jsam.campaign.refusal import Reason
-from jsam.flower.asking import Asking
-from jsam.flower.exchange import Reply
+from jsam.campaign.server.asking import Asking
+from jsam.flower.messaging import Reply
 
 
 class Post:

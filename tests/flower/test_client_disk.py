@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.client_store import campaign_id
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.client.client_store import campaign_id
 from jsam.campaign.refusal import Reason, Refused
 from jsam.errors import JsamError
 from jsam.files import write_atomically
@@ -36,7 +36,9 @@ def test_a_full_disk_releases_nothing(ledger: ClientLedger, monkeypatch: pytest.
     ledger.answer(ask(offer(), 0), noisy, model=MODEL)
 
 
-@pytest.mark.parametrize("module", ["jsam.privacy.chain", "jsam.campaign.client_journal", "jsam.campaign.client_store"])
+@pytest.mark.parametrize(
+    "module", ["jsam.privacy.chain", "jsam.campaign.client.client_journal", "jsam.campaign.client.client_store"]
+)
 def test_a_disk_that_fills_up_at_any_write_gives_out_one_value_at_most_and_counts_it(
     ledger: ClientLedger, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,7 +73,7 @@ def test_a_disk_that_fills_up_with_the_reply_leaves_the_round_spent(
         write_atomically(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("jsam.campaign.client_store.write_atomically", full)
+        patch.setattr("jsam.campaign.client.client_store.write_atomically", full)
         assert refused(lambda: ledger.answer(ask(offer(), 0), noisy, model=MODEL)) is Reason.LEDGER_FAILED
     assert ledger.statement()[0].participations == 1
     ledger.answer(ask(offer(), 0), noisy, model=MODEL)
@@ -90,7 +92,7 @@ def test_the_whole_path_to_the_books_is_flushed_before_the_terms_are_accepted(
             assert flushed >= {made, made.parent, tmp_path / "books", tmp_path}
         write_atomically(path, data)
 
-    monkeypatch.setattr("jsam.campaign.client_journal.sync_folder", flushed.add)
-    monkeypatch.setattr("jsam.campaign.client_journal.write_atomically", write)
+    monkeypatch.setattr("jsam.campaign.client.client_journal.sync_folder", flushed.add)
+    monkeypatch.setattr("jsam.campaign.client.client_journal.write_atomically", write)
     ClientLedger(tmp_path / "books").accept(offer())
     assert flushed

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jsam.campaign.client_files import SIMULATED_CLIENTS, ClientFiles, client_folder, write_client
+from jsam.campaign.client.client_files import SIMULATED_CLIENTS, ClientFiles, client_folder, write_client
 from jsam.errors import InputError
 
 

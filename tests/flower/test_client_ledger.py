@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsam.campaign.client_journal import Journal
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.client_store import CampaignStore
-from jsam.campaign.policy import Policy
+from jsam.campaign.client.client_journal import Journal
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.client.client_store import CampaignStore
+from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason, Refused
 from jsam.campaign.round_request import Request
 from jsam.campaign.statement import Total

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.round_request import Request
 from jsam.privacy import Release
 from tests.flower.offers import offer

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.policy import Policy
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Refused
 from jsam.campaign.sandboxed_check import check_loss_weight_apart
 from jsam.campaign.verification import Status
@@ -63,7 +63,7 @@ def test_it_is_computed_once_for_an_offer(tmp_path: Path, right: float, monkeypa
         calls.append(terms)
         return check_loss_weight_apart(terms)
 
-    monkeypatch.setattr("jsam.campaign.client_ledger.check_loss_weight_apart", counted)
+    monkeypatch.setattr("jsam.campaign.client.client_ledger.check_loss_weight_apart", counted)
     for weight in (right * 1.1, right):
         terms = offer(public=public_inputs(budget=BUDGET, loss_weight=weight))
         for _ in range(3):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.refusal import Reason
 from jsam.errors import InputError
 from jsam.privacy import Release
@@ -53,7 +53,7 @@ def test_the_model_is_recorded_in_one_step_with_the_release(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("jsam.campaign.client_journal.write_atomically", die)
+        patch.setattr("jsam.campaign.client.client_journal.write_atomically", die)
         with pytest.raises(KeyboardInterrupt):
             ledger.answer(ask(offer(), 0), noisy, model=MODEL)
     assert list(ledger.folder.rglob("0.model")) == []

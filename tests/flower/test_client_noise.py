@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from jsam.campaign.client_noise import fresh_noise
+from jsam.campaign.client.client_noise import fresh_noise
 from jsam.errors import InputError
 
 SIZE = 200_000

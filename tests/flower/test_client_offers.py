@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jsam.campaign.client_ledger import OFFERS_JUDGED, ClientLedger
-from jsam.campaign.policy import Policy
+from jsam.campaign.client.client_ledger import OFFERS_JUDGED, ClientLedger
+from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason, Refused
 from jsam.campaign.statement import Total
 from jsam.campaign.terms import Terms

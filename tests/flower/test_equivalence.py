@@ -15,8 +15,8 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.server_store import ServerStore
-from jsam.flower import server_campaign
+from jsam.campaign.server import server_campaign
+from jsam.campaign.server.server_store import ServerStore
 from jsam.mechanism.contract_files import load_contract
 from jsam.privacy import read_ledger
 from jsam.runs.run_folder import RunFolder

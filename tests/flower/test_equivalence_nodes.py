@@ -15,7 +15,7 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server.server_store import ServerStore
 from jsam.flower.launch.deploy import deal_out
 from jsam.flower.launch.federation import LocalFederation
 from jsam.mechanism.contract_files import load_contract

@@ -19,6 +19,7 @@ if not TYPE_CHECKING:
 from flwr.app import Message
 
 from jsam.campaign.campaign_rules import Conduct
+from jsam.campaign.server.server_campaign import run_campaign
 from jsam.cli import main
 from jsam.errors import InputError, JsamError
 from jsam.flower.client_app import app
@@ -27,7 +28,6 @@ from jsam.flower.launch import federation as local
 from jsam.flower.launch.deploy import longest, run_local
 from jsam.flower.launch.federation import LocalFederation, RunStatus
 from jsam.flower.launch.processes import Child, ProcessError, _dying_with
-from jsam.flower.server_campaign import run_campaign
 from tests.flower.loopback import FAST, LoopbackGrid, published
 
 

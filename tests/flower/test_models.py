@@ -15,11 +15,11 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server import server_campaign
+from jsam.campaign.server.elicitation import NobodyLeftError
+from jsam.campaign.server.server_store import ServerStore
 from jsam.errors import InputError
-from jsam.flower import server_campaign
-from jsam.flower.elicitation import NobodyLeftError
-from jsam.flower.models import check_model, model_named
+from jsam.training.federated.installed_models import check_model, model_named
 from tests.flower.loopback import Federation, no_noise, published
 
 CODE = """\

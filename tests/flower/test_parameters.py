@@ -11,7 +11,7 @@ from tests.conftest import require
 
 torch = require("torch", extra="train")
 
-from jsam.flower.parameters import clipped_mean, flattened, known_labels  # noqa: E402
+from jsam.training.federated.parameters import clipped_mean, flattened, known_labels  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
 
 CLIP_NORM = 1.5

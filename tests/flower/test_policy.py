@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jsam.campaign.policy import Policy
+from jsam.campaign.client.policy import Policy
 from jsam.campaign.statement import NOTHING, Total
 from jsam.errors import InputError
 from jsam.privacy.composition import composed_epsilon

@@ -19,10 +19,10 @@ if not TYPE_CHECKING:
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from jsam.campaign.round_request import Request
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server.rounds import Ask
+from jsam.campaign.server.server_campaign import CampaignStoppedError
+from jsam.campaign.server.server_store import ServerStore
 from jsam.campaign.terms import Terms
-from jsam.flower.rounds import Ask
-from jsam.flower.server_campaign import CampaignStoppedError
 from tests.flower.loopback import Federation, published
 
 RULES = published(rounds=4, per_round=3)

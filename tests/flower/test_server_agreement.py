@@ -18,10 +18,10 @@ from flwr.app import Message
 
 from jsam.campaign.campaign_rules import Published
 from jsam.campaign.identity import Certificates
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server.elicitation import MOST_QUESTIONS, NobodyLeftError
+from jsam.campaign.server.server_campaign import CampaignStoppedError
+from jsam.campaign.server.server_store import ServerStore
 from jsam.errors import MissingDataError
-from jsam.flower.elicitation import MOST_QUESTIONS, NobodyLeftError
-from jsam.flower.server_campaign import CampaignStoppedError
 from jsam.mechanism.contract_files import load_contract
 from tests.flower.loopback import Federation, no_noise, published
 

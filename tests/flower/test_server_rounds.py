@@ -20,15 +20,15 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
-from jsam.campaign import server_store
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server import server_store
+from jsam.campaign.server.agreement import withdraw
+from jsam.campaign.server.roster import Roster
+from jsam.campaign.server.server_campaign import CampaignStoppedError
+from jsam.campaign.server.server_store import ServerStore
 from jsam.cli import main
 from jsam.errors import JsamError
-from jsam.flower.agreement import withdraw
-from jsam.flower.parameters import flattened, initial_model
-from jsam.flower.roster import Roster
-from jsam.flower.server_campaign import CampaignStoppedError
 from jsam.privacy import Ledger
+from jsam.training.federated.parameters import flattened, initial_model
 from tests.flower.loopback import Federation, no_noise, published
 
 THREE = [0.2, 0.4, 0.6]

@@ -17,9 +17,9 @@ if not TYPE_CHECKING:
     require("ray", extra="flower")
 
 from jsam.campaign.campaign_rules import Published
-from jsam.campaign.client_files import ClientFiles
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.client.client_files import ClientFiles
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.server.server_store import ServerStore
 from jsam.flower.launch.app_folder import write_app
 from jsam.flower.launch.deploy import deal_out
 from jsam.flower.launch.federation import LocalFederation

@@ -16,8 +16,8 @@ if not TYPE_CHECKING:
 from flwr.app import Message
 
 from jsam.campaign.campaign_rules import Published
+from jsam.campaign.server.elicitation import NobodyLeftError
 from jsam.campaign.statement import Total
-from jsam.flower.elicitation import NobodyLeftError
 from tests.flower.loopback import Federation, published
 
 

@@ -11,12 +11,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from jsam.campaign.campaign_rules import Published
-from jsam.campaign.client_files import ClientFiles, write_client
-from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client.client_files import ClientFiles, write_client
+from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.round_request import Request
 from jsam.campaign.terms import PublicInputs, Terms
 from jsam.flower.client_app import client_app
-from jsam.flower.parameters import flattened, initial_model
+from jsam.training.federated.parameters import flattened, initial_model
 from tests.flower.loopback import LoopbackGrid
 
 RECORDS = 60

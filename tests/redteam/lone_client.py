@@ -11,13 +11,13 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from jsam.campaign.client_files import ClientFiles, write_client
-from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client.client_files import ClientFiles, write_client
+from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.round_request import Request
 from jsam.campaign.terms import PublicInputs, Terms
-from jsam.flower import fit_records, parameters
 from jsam.flower.client_app import client_app
-from jsam.flower.models import model_named
+from jsam.training.federated import fit_records, parameters
+from jsam.training.federated.installed_models import model_named
 from tests.flower.loopback import LoopbackGrid, no_noise, published
 
 Answer = tuple[dict[str, Any], Any]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from jsam.campaign.client_journal import CHAIN, HEAD, adopt
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.client_store import campaign_id
-from jsam.campaign.policy import Policy
+from jsam.campaign.client.client_journal import CHAIN, HEAD, adopt
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.client.client_store import campaign_id
+from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason, Refused
 from jsam.errors import InputError, JsamError
 from jsam.privacy.chain import Chain, ChainError

@@ -15,7 +15,7 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.refusal import Reason
 from jsam.campaign.terms import PAID_BY_DRAWS, Terms
 from jsam.privacy import spent_epsilons

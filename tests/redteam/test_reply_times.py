@@ -20,14 +20,14 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
-from jsam.campaign.client_files import ClientFiles
-from jsam.campaign.policy import Policy
+from jsam.campaign.client.client_files import ClientFiles
+from jsam.campaign.client.policy import Policy
+from jsam.campaign.client.reply_times import SHORTEST_STEP, ReplyTimes, Work, measured, step_for
 from jsam.cli.supernode import supernode
 from jsam.errors import InputError
-from jsam.flower import parameters
 from jsam.flower.client_app import client_app
 from jsam.flower.launch.clientapp_launcher import OWN_APP, app_named
-from jsam.flower.reply_times import SHORTEST_STEP, ReplyTimes, Work, measured, step_for
+from jsam.training.federated import parameters
 from tests.flower.loopback import Federation, published
 
 

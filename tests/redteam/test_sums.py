@@ -20,14 +20,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.sensitivity import KINDS, worst_shift
-from jsam.flower import parameters as flower_parameters
-from jsam.flower.models import model_named
-from jsam.flower.parameters import check_trains, clipped_mean, flattened
 from jsam.training.clipping import ClippingEngine, sample_weights, sums
 from jsam.training.clipping.layers import RULES, Call
 from jsam.training.clipping.result import LARGEST_RATIO
 from jsam.training.clipping.sums import Factors, RunningSum
 from jsam.training.clipping.worker import Worker
+from jsam.training.federated import parameters as flower_parameters
+from jsam.training.federated.installed_models import model_named
+from jsam.training.federated.parameters import check_trains, clipped_mean, flattened
 
 BOUND = 1 + 1e-6
 

@@ -13,8 +13,8 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.policy import Policy
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason
 from tests.flower.books import MODEL, ask, contents, noisy, refused
 from tests.flower.offers import offer, public_inputs

@@ -20,8 +20,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.client_noise import fresh_noise
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.client.client_noise import fresh_noise
 from jsam.campaign.round_request import Request
 from jsam.campaign.terms import PublicInputs, Terms
 from jsam.privacy import Release, check_contract, read_ledger

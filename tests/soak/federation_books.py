@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from jsam.campaign.campaign_rules import Published
-from jsam.campaign.client_files import ClientFiles
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.client_store import campaign_id
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.client.client_files import ClientFiles
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.client.client_store import campaign_id
+from jsam.campaign.server.server_store import ServerStore
 from jsam.flower.launch.federation import LocalFederation
 from jsam.privacy import check_contract, read_ledger
 

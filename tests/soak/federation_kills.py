@@ -28,7 +28,7 @@ from typing import Any
 
 from jsam.campaign.campaign_rules import Published
 from jsam.campaign.identity import Certificates
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server.server_store import ServerStore
 from jsam.flower.launch.app_folder import write_app
 from jsam.flower.launch.deploy import deal_out
 from jsam.flower.launch.federation import LocalFederation

@@ -14,11 +14,11 @@ if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
 from jsam.campaign.campaign_rules import Published
-from jsam.campaign.client_journal import Journal
-from jsam.campaign.client_store import CampaignStore
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.client.client_journal import Journal
+from jsam.campaign.client.client_store import CampaignStore
+from jsam.campaign.server.server_campaign import CampaignStoppedError
+from jsam.campaign.server.server_store import ServerStore
 from jsam.flower.launch.federation import LocalFederation
-from jsam.flower.server_campaign import CampaignStoppedError
 from jsam.privacy import Ledger
 from jsam.runs.run_folder import write_json
 from tests.flower.loopback import Federation, published

@@ -141,7 +141,7 @@ def deploy_local(
 
 def _policy(published: Published) -> str:
     """These clients are the caller's own: they sell what the options ask for."""
-    from jsam.campaign.policy import COMPLETE_INFORMATION, Policy
+    from jsam.campaign.client.policy import COMPLETE_INFORMATION, Policy
 
     usual, most = Policy(), published.max_epsilon or 0.0
     limits = {

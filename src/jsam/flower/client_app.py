@@ -17,15 +17,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from jsam.campaign.client_files import ClientFiles
-from jsam.campaign.client_ledger import WAIT, ClientLedger
-from jsam.campaign.client_lock import turn
-from jsam.campaign.client_noise import fresh_noise
+from jsam.campaign.client.client_files import ClientFiles
+from jsam.campaign.client.client_ledger import WAIT, ClientLedger
+from jsam.campaign.client.client_lock import turn
+from jsam.campaign.client.client_noise import fresh_noise
+from jsam.campaign.client.reply_times import SHORTEST_STEP, ReplyTimes, Work
 from jsam.campaign.refusal import FAILED, Reason, Refused
 from jsam.campaign.round_request import Request
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError
-from jsam.flower.reply_times import SHORTEST_STEP, ReplyTimes, Work
 from jsam.privacy import Release
 
 Noise = Callable[[float, int], NDArray[np.floating[Any]]]
@@ -90,7 +90,7 @@ def _elicit(message: Message, context: Context) -> Answer:
 
 
 def _installed(model: str) -> bool:
-    from jsam.flower.models import check_model
+    from jsam.training.federated.installed_models import check_model
 
     try:
         check_model(model)
@@ -116,8 +116,8 @@ def _offer(message: Message, context: Context) -> Answer:
 
 def _know(model: str, inputs: NDArray[Any]) -> None:
     """Without the model, or with one for other records, every draw would be spent for nothing."""
-    from jsam.flower.models import check_model
-    from jsam.flower.parameters import check_trains
+    from jsam.training.federated.installed_models import check_model
+    from jsam.training.federated.parameters import check_trains
 
     try:
         check_model(model)
@@ -131,8 +131,8 @@ def _know(model: str, inputs: NDArray[Any]) -> None:
 
 def _warn_of_records(files: ClientFiles, model: str) -> None:
     """In this machine's log alone: to refuse the offer would tell the server of single records."""
-    from jsam.flower.fit_records import fit_records
-    from jsam.flower.parameters import known_labels
+    from jsam.training.federated.fit_records import fit_records
+    from jsam.training.federated.parameters import known_labels
 
     inputs, targets = files.records()
     known, fit = known_labels(model, inputs, targets), fit_records(files, model)
@@ -150,8 +150,8 @@ def _close(message: Message, context: Context) -> Answer:
 
 
 def _release(message: Message, context: Context, noise: Noise) -> Answer:
-    from jsam.flower.fit_records import fit_records, mean_of_fit
-    from jsam.flower.parameters import digest, fits
+    from jsam.training.federated.fit_records import fit_records, mean_of_fit
+    from jsam.training.federated.parameters import digest, fits
 
     files = _client(context)
     asked = dict(_record(message, "request"))

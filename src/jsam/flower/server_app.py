@@ -10,7 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from jsam.campaign.campaign_rules import from_run_config
 from jsam.files import keep_private
-from jsam.flower.exchange import Exchange
+from jsam.flower.messaging import Exchange
 
 app = ServerApp()
 
@@ -22,6 +22,6 @@ def main(grid: Grid, context: Context) -> None:
     published, conduct = from_run_config(context.run_config)
     if home := os.environ.get("FLWR_HOME"):
         keep_private(Path(home), "Flower's folder")
-    from jsam.flower.server_campaign import run_campaign
+    from jsam.campaign.server.server_campaign import run_campaign
 
     run_campaign(Exchange(grid), published, conduct)

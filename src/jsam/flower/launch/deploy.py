@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from jsam.campaign.campaign_rules import Conduct, Published
-from jsam.campaign.client_files import client_folder, write_client
+from jsam.campaign.client.client_files import client_folder, write_client
 from jsam.campaign.identity import Certificates
 from jsam.campaign.rule import published_rule
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server.server_store import ServerStore
 from jsam.campaign.statement import Statement
 from jsam.errors import InputError
 from jsam.files import make_folder

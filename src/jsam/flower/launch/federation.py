@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jsam.campaign.client_files import SIMULATED_CLIENTS, ClientFiles
-from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client.client_files import SIMULATED_CLIENTS, ClientFiles
+from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.identity import Certificates
 from jsam.campaign.statement import Statement
 from jsam.files import keep_private, make_folder, write_atomically

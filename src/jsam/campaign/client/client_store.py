@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from jsam.campaign.announcement import Announcement
-from jsam.campaign.client_journal import REPLIES, TERMS, DamagedError, Journal, Kept
+from jsam.campaign.client.client_journal import REPLIES, TERMS, DamagedError, Journal, Kept
 from jsam.campaign.refusal import Reason, Refused
 from jsam.campaign.terms import Terms
 from jsam.files import sync_folder, write_atomically

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from flwr.app import RecordDict
 
 from jsam.campaign.refusal import FAILED, Reason
-from jsam.flower.exchange import Exchange, Reply
+from jsam.flower.messaging import Exchange, Reply
 
 logger = logging.getLogger("flwr.jsam")
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from flwr.app import RecordDict
 
-from jsam.flower.answers import UnusableError, name_in
-from jsam.flower.exchange import Exchange, Reply
+from jsam.campaign.server.answers import UnusableError, name_in
+from jsam.flower.messaging import Exchange, Reply
 
 logger = logging.getLogger("flwr.jsam")
 

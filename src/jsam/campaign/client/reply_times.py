@@ -46,8 +46,8 @@ class Work:
 
 def measured(work: Work, now: Callable[[], float] = time.monotonic) -> float:
     """Seconds that a reply's computation takes on made-up records and with a made-up model."""
-    from jsam.flower.fit_records import mean_of_fit
-    from jsam.flower.parameters import flattened, initial_model
+    from jsam.training.federated.fit_records import mean_of_fit
+    from jsam.training.federated.parameters import flattened, initial_model
 
     rng = np.random.default_rng(0)
     inputs = rng.random(work.shape, dtype=np.float32).astype(np.dtype(work.kind), copy=False)

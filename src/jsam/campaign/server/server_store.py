@@ -34,12 +34,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jsam.campaign.campaign_rules import Published
+from jsam.campaign.server.agreement import Agreement, Draft
+from jsam.campaign.server.answers import UnusableError, check_report, plain
+from jsam.campaign.server.elicitation import Report
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError, JsamError
 from jsam.files import keep_private, make_folder, write_atomically
-from jsam.flower.agreement import Agreement, Draft
-from jsam.flower.answers import UnusableError, check_report, plain
-from jsam.flower.elicitation import Report
 from jsam.mechanism.contract_files import contract_from_dict, load_contract, storable
 from jsam.privacy import Ledger, Schedule
 from jsam.runs.noise_plan import Preparation

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jsam.flower.agreement import Agreement
+from jsam.campaign.server.agreement import Agreement
 from jsam.privacy import Release, check_contract
 
 

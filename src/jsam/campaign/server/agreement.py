@@ -10,13 +10,13 @@ from typing import Protocol
 from flwr.app import ConfigRecord, RecordDict
 
 from jsam.campaign.campaign_rules import Conduct, Published
+from jsam.campaign.server.answers import Flaw, answer_to_offer
+from jsam.campaign.server.elicitation import NobodyLeftError, Report
+from jsam.campaign.server.errands import Errands
+from jsam.campaign.server.roster import Roster
 from jsam.campaign.terms import Terms
 from jsam.errors import ReportError
-from jsam.flower.answers import Flaw, answer_to_offer
-from jsam.flower.elicitation import NobodyLeftError, Report
-from jsam.flower.errands import Errands
-from jsam.flower.exchange import Exchange, Reply
-from jsam.flower.roster import Roster
+from jsam.flower.messaging import Exchange, Reply
 from jsam.mechanism.contract import Contract
 from jsam.privacy import Schedule
 from jsam.runs.noise_plan import Preparation

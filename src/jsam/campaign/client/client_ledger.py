@@ -8,8 +8,8 @@ The order of one answer, each step on disk before the next begins:
     4. its digest is stored                                                   (an entry of the journal)
     5. the reply is returned, and may leave
 
-The journal is one chain over all campaigns (`jsam.campaign.client_journal`). Before anything is done with the books
-it is read, checked, and held against all files: books that were cut, edited, or mixed up release nothing.
+The journal is one chain over all campaigns (`jsam.campaign.client.client_journal`). Before anything is done with the
+books it is read, checked, and held against all files: books that were cut, edited, or mixed up release nothing.
 
 Claim: whatever the moments at which the process is killed and however often a round is asked for, at most one noisy
 value of that round ever leaves, and what has left never exceeds what is recorded. Proof. A value leaves at 5 only, so
@@ -37,12 +37,12 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from jsam.campaign.acceptable_rules import judge_rules, read_rules
 from jsam.campaign.announcement import Announcement
-from jsam.campaign.client_journal import DamagedError, Journal
-from jsam.campaign.client_lock import opened_books, translated
-from jsam.campaign.client_store import RULES, CampaignStore
-from jsam.campaign.policy import Policy
+from jsam.campaign.client.acceptable_rules import judge_rules, read_rules
+from jsam.campaign.client.client_journal import DamagedError, Journal
+from jsam.campaign.client.client_lock import opened_books, translated
+from jsam.campaign.client.client_store import RULES, CampaignStore
+from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason, Refused
 from jsam.campaign.round_request import Request
 from jsam.campaign.sandboxed_check import check_loss_weight_apart

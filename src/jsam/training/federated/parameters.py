@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from jsam.errors import InputError
-from jsam.flower.models import model_named
 from jsam.privacy import derived_seed
 from jsam.training.clipping import ClippingEngine, cross_entropy, sample_weights
 from jsam.training.clipping.result import LARGEST_RATIO
 from jsam.training.environment import threads_set_to
+from jsam.training.federated.installed_models import model_named
 
 Vector = NDArray[np.float32]
 

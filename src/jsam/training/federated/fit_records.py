@@ -23,16 +23,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from jsam.campaign.client_files import ClientFiles
+from jsam.campaign.client.client_files import ClientFiles
 from jsam.errors import JsamError
 from jsam.files import make_folder, write_atomically
-from jsam.flower import parameters as vectors
-from jsam.flower.models import model_named
 from jsam.training.clipping import cross_entropy
 from jsam.training.clipping.alone import copied
 from jsam.training.clipping.capture import watched_losses
 from jsam.training.clipping.per_sample import begin, generators_kept, one_by_one
 from jsam.training.clipping.rowwise import is_rowwise
+from jsam.training.federated import parameters as vectors
+from jsam.training.federated.installed_models import model_named
 
 Mask = NDArray[np.bool_]
 

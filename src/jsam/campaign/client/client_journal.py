@@ -2,7 +2,7 @@
 
 books.chain          every entry, chained by hashes (jsam.privacy.chain); the truth
 books.head           how many there are, and the hash of the last
-campaigns/ID/…       each campaign's files, as the entries say they are (jsam.campaign.client_store)
+campaigns/ID/…       each campaign's files, as the entries say they are (jsam.campaign.client.client_store)
 
 An entry says what a file holds from now on, or which release is recorded. It is on disk before its files are touched,
 so at most the files of the last entry can be behind, after a kill; `finish` brings them up. Every other difference

@@ -12,24 +12,24 @@ import torch
 from numpy.typing import NDArray
 
 from jsam.campaign.campaign_rules import Conduct, Published
-from jsam.campaign.server_accounts import books_of
-from jsam.campaign.server_store import ModelState, ServerStore
+from jsam.campaign.server.agreement import Agreement, agree
+from jsam.campaign.server.answers import UnusableError, check_release
+from jsam.campaign.server.elicitation import elicit
+from jsam.campaign.server.roster import Roster
+from jsam.campaign.server.rounds import Ask, Gathered, gather
+from jsam.campaign.server.server_accounts import books_of
+from jsam.campaign.server.server_store import ModelState, ServerStore
 from jsam.errors import JsamError
 from jsam.files import write_atomically
-from jsam.flower.agreement import Agreement, agree
-from jsam.flower.answers import UnusableError, check_release
-from jsam.flower.elicitation import elicit
-from jsam.flower.exchange import Exchange
-from jsam.flower.models import check_model
-from jsam.flower.parameters import digest, flattened, initial_model, put_into
-from jsam.flower.roster import Roster
-from jsam.flower.rounds import Ask, Gathered, gather
+from jsam.flower.messaging import Exchange
 from jsam.privacy import Ledger, Round
 from jsam.runs.run_folder import MetricsFile, write_json
 from jsam.training.checkpoint import as_bytes
 from jsam.training.clipping import cross_entropy
 from jsam.training.data import Dataset, load_dataset
 from jsam.training.evaluation import evaluate
+from jsam.training.federated.installed_models import check_model
+from jsam.training.federated.parameters import digest, flattened, initial_model, put_into
 
 logger = logging.getLogger("flwr.jsam")
 Vector = NDArray[np.float32]

@@ -9,11 +9,11 @@ from typing import Any
 from flwr.app import ConfigRecord, RecordDict
 
 from jsam.campaign.campaign_rules import Conduct, Published
+from jsam.campaign.server.answers import Flaw, UnusableError, name_in, refusal_in, report_in
+from jsam.campaign.server.asking import Asking, Question
+from jsam.campaign.server.roster import Roster
 from jsam.errors import JsamError
-from jsam.flower.answers import Flaw, UnusableError, name_in, refusal_in, report_in
-from jsam.flower.asking import Asking, Question
-from jsam.flower.exchange import Exchange, Reply
-from jsam.flower.roster import Roster
+from jsam.flower.messaging import Exchange, Reply
 
 logger = logging.getLogger("flwr.jsam")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import fields
 
 from jsam.campaign.announcement import Announcement
-from jsam.campaign.policy import Policy
+from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason, Refused
 from jsam.campaign.rule import published_rule
 from jsam.campaign.sandboxed_check import prior_support_apart

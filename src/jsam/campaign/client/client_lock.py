@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from jsam.campaign.client_journal import CAMPAIGNS, Journal
+from jsam.campaign.client.client_journal import CAMPAIGNS, Journal
 from jsam.campaign.refusal import Reason, Refused
 from jsam.errors import JsamError
 from jsam.files import PRIVATE_FILE, make_folder

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 from flwr.app import RecordDict
 
-from jsam.flower.asking import Asking
-from jsam.flower.exchange import Exchange, Reply
-from jsam.flower.roster import Roster
+from jsam.campaign.server.asking import Asking
+from jsam.campaign.server.roster import Roster
+from jsam.flower.messaging import Exchange, Reply
 
 _LOOK = 1.0  # seconds between looks at who is online
 

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from jsam.campaign.campaign_rules import Conduct
 from jsam.campaign.round_request import Request
+from jsam.campaign.server.answers import UnusableError, refusal_in, release_in, words_in
+from jsam.campaign.server.errands import Errands
+from jsam.campaign.server.roster import Roster
 from jsam.campaign.terms import Terms
-from jsam.flower.answers import UnusableError, refusal_in, release_in, words_in
-from jsam.flower.errands import Errands
-from jsam.flower.exchange import Exchange, Reply
-from jsam.flower.roster import Roster
+from jsam.flower.messaging import Exchange, Reply
 from jsam.privacy import Release
 
 logger = logging.getLogger("flwr.jsam")

@@ -18,7 +18,7 @@ from jsam.campaign.names import ALLOWED, is_name
 from jsam.campaign.refusal import FAILED, Reason
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError, JsamError
-from jsam.flower.exchange import Reply
+from jsam.flower.messaging import Reply
 from jsam.privacy import Release
 
 Vector = NDArray[np.float32]
