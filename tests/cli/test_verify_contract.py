@@ -9,8 +9,8 @@ import pytest
 
 from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.terms import Terms
+from tests.campaign.offers import forged, offer, public_inputs
 from tests.cli.conftest import Run
-from tests.flower.offers import forged, offer, public_inputs
 
 
 @pytest.fixture

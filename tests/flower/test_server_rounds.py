@@ -21,7 +21,7 @@ if not TYPE_CHECKING:
 from flwr.app import Message
 
 from jsam.campaign.server import server_store
-from jsam.campaign.server.agreement import withdraw
+from jsam.campaign.server.agreement import Office, withdraw
 from jsam.campaign.server.roster import Roster
 from jsam.campaign.server.server_campaign import CampaignStoppedError
 from jsam.campaign.server.server_store import ServerStore
@@ -213,11 +213,12 @@ def test_a_withdrawn_client_is_free_again(tmp_path: Path) -> None:
     with pytest.raises(CampaignStoppedError):
         federation.run(rules)
     assert federation.ledger(0).committed().sum_epsilon > 0
-    exchange = federation.grid.exchange()
-    roster = Roster(exchange, rebind=False)
+    transport = federation.grid.transport()
+    roster = Roster(transport, rebind=False)
     for _ in range(3):
         roster.refresh()
-    withdraw(exchange, roster, rules.campaign, ["client-0"], federation.conduct())
+    office = Office(transport=transport, roster=roster, rules=rules, options=federation.options())
+    withdraw(office, ["client-0"])
     assert federation.statement(0).closed
     assert federation.ledger(0).committed().sum_epsilon == 0
 

@@ -15,7 +15,7 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
-from jsam.campaign.campaign_rules import Published
+from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.server.elicitation import NobodyLeftError
 from jsam.campaign.statement import Total
 from tests.flower.loopback import Federation, published
@@ -75,7 +75,7 @@ def test_a_server_that_fits_the_loss_weight_to_the_reports_finds_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless a client's policy says that it takes η on trust."""
-    monkeypatch.setattr(Published, "loss_weight_for", lambda self, num_clients: 40.0)
+    monkeypatch.setattr(CampaignRules, "loss_weight_for", lambda self, num_clients: 40.0)
     federation = Federation.make(tmp_path / "a", [0.2, 0.4])
     with pytest.raises(NobodyLeftError, match="does not hold: loss weight"):
         federation.run(published(budget=3.0, loss_weight=None))

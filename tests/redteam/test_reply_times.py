@@ -22,12 +22,13 @@ from flwr.app import Message
 
 from jsam.campaign.client.client_files import ClientFiles
 from jsam.campaign.client.policy import Policy
-from jsam.campaign.client.reply_times import SHORTEST_STEP, ReplyTimes, Work, measured, step_for
+from jsam.campaign.client.reply_times import SHORTEST_STEP, ReplyTimes, Work, step_for
 from jsam.cli.supernode import supernode
 from jsam.errors import InputError
 from jsam.flower.client_app import client_app
 from jsam.flower.launch.clientapp_launcher import OWN_APP, app_named
 from jsam.training.federated import parameters
+from jsam.training.federated.local_training import measured
 from tests.flower.loopback import Federation, published
 
 

@@ -385,6 +385,6 @@ def test_terms_hold_every_name_that_is_allowed() -> None:
         contract = rules.contract([name, "b"], [0.1, 0.2])
         terms = Terms.of_contract(
             campaign="c", client=name, epsilon=1.0, delta=1e-5, participations=2, clip_norm=1.0, samples=10,
-            adjacency="add-remove", payment=1.0, public=rules.inputs(contract),
+            adjacency="add-remove", payment=1.0, public=rules.inputs(2, contract.loss_weight),
         )  # fmt: skip
         assert terms.client == name

@@ -16,9 +16,9 @@ if not TYPE_CHECKING:
 from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason
-from tests.flower.books import MODEL, ask, contents, noisy, refused
-from tests.flower.offers import offer, public_inputs
-from tests.flower.test_announcement import published
+from tests.campaign.books import MODEL, ask, contents, noisy, refused
+from tests.campaign.offers import offer, public_inputs
+from tests.campaign.test_announcement import published
 from tests.redteam.hostile_server import RECORDS, HostileServer
 
 UNREADABLE: list[dict[str, Any]] = [

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
+from jsam.campaign.messages import Value, Vector
 from jsam.campaign.refusal import Reason, Refused
 from jsam.campaign.terms import Terms
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class RoundRequest:
     """Rounds are counted from 0; `noise_std` is that of a single draw, as in the terms."""
 
     campaign: str
@@ -39,7 +43,7 @@ class Request:
                 raise Refused(Reason.MALFORMED, f"{name} must be a number")
 
     @classmethod
-    def of_terms(cls, terms: Terms, *, round: int, multiplicity: int) -> Request:
+    def of_terms(cls, terms: Terms, *, round: int, multiplicity: int) -> RoundRequest:
         """What an honest server asks."""
         return cls(
             campaign=terms.campaign,
@@ -54,13 +58,18 @@ class Request:
         )
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Request:
+    def from_dict(cls, given: Mapping[str, Any]) -> RoundRequest:
         """From a message's record; it must hold exactly these fields."""
         odd = given.keys() ^ {field.name for field in fields(cls)}
         if odd:
             raise Refused(Reason.MALFORMED, "the request must hold exactly the fields of a round")
         return cls(**given)
 
-    def as_dict(self) -> dict[str, str | int | float]:
-        """Plain values, as a Flower ConfigRecord takes them."""
+    def as_dict(self) -> dict[str, Value]:
+        """Plain values, as they travel."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def model_digest(parameters: Vector) -> str:
+    """The SHA-256 of a round's parameters, to which the round is bound on both sides."""
+    return hashlib.sha256(np.ascontiguousarray(parameters).tobytes()).hexdigest()

@@ -23,7 +23,7 @@ MEMORY = 4 * 2**30
 
 def check_loss_weight_apart(terms: Terms, *, seconds: float = SECONDS) -> Check:
     """As `check_loss_weight`; what cannot be computed within the limits is not checked."""
-    if terms.public.budget is None:
+    if terms.public.rules.budget is None:
         return check_loss_weight(terms)
     try:
         found = _apart("loss-weight", terms.to_json(), seconds)

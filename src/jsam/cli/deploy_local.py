@@ -18,7 +18,7 @@ from jsam.errors import InputError
 from jsam.report.plain import json_text
 
 if TYPE_CHECKING:
-    from jsam.campaign.campaign_rules import Published
+    from jsam.campaign.campaign_rules import CampaignRules
     from jsam.flower.launch.deploy import LocalResult
 
 EXAMPLES = """
@@ -82,51 +82,46 @@ def deploy_local(
     the same. Exit codes: 0 done, 1 a client is over its contract, 2 bad input or a run that failed.
     """
     require_flower("deploy-local")
-    from jsam.campaign.campaign_rules import Published
-    from jsam.flower.launch.deploy import check_size, run_local
+    from jsam.campaign.campaign_rules import CampaignRules
+    from jsam.flower.launch.deploy import Shares, run_local
     from jsam.flower.launch.processes import interruptible
+    from jsam.mechanism.rules import Rules
+    from jsam.runs.settings import TrainingSettings
 
+    usual: dict[str, Any] = {"prior": economy.prior or "uniform:0,1", "max_epsilon": DEFAULT_MAX_EPSILON}
+    if economy.max_epsilon is not None:
+        usual["max_epsilon"] = economy.max_epsilon
     if economy.loss_weight is None and economy.budget is None:
-        economy = dataclasses.replace(economy, loss_weight=DEFAULT_LOSS_WEIGHT)
+        usual["loss_weight"] = DEFAULT_LOSS_WEIGHT
+    economy = dataclasses.replace(economy, **usual)
     economy.check()
     refuse_columns(mechanism, "clients of a federation do not report")
     folder = _fresh(output)
-    published = Published(
-        campaign=f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}",
-        prior=economy.prior or "uniform:0,1",
-        mechanism=mechanism,
-        loss_weight=economy.loss_weight,
-        budget=economy.budget,
-        budget_probability=economy.budget_probability,
-        noise_weight=economy.noise_weight,
-        bias_weight=economy.bias_weight,
-        max_selection_prob=economy.max_selection_prob,
-        max_epsilon=DEFAULT_MAX_EPSILON if economy.max_epsilon is None else economy.max_epsilon,
-        model=dataset,
+    training = TrainingSettings(
         rounds=rounds,
         per_round=per_round or clients,
         clip_norm=clip_norm,
         learning_rate=learning_rate,
         delta=delta,
         seed=economy.seed,
+        evaluate_every=1,
+        checkpoint_every=1,
     )
-    check_size(published, clients, dataset)
+    rules = CampaignRules(
+        campaign=f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}",
+        rules=Rules(mechanism=mechanism, **dataclasses.asdict(economy)),
+        training=training,
+        model=dataset,
+    )
+    rules.check_prior()
+    shares = Shares.deal(rules, clients=clients, dataset=dataset)
     _make(folder)
     if folder != output:
         say(f"{output} is there already; this goes to {folder}")
     began = time.monotonic()
     try:
         with interruptible(), _Screen(rounds, mechanism) as screen:
-            result = run_local(
-                folder,
-                published,
-                clients=clients,
-                dataset=dataset,
-                tls=tls,
-                policy=_policy(published),
-                limit=limit,
-                progress=screen,
-            )
+            result = run_local(folder, shares, tls=tls, policy=_policy(rules), limit=limit, progress=screen)
     except KeyboardInterrupt:
         say(f"interrupted; what a client has spent: jsam supernode {folder}/clients/client-0/client.toml --statement")
         raise
@@ -139,16 +134,16 @@ def deploy_local(
         raise typer.Exit(EXIT_BAD_INPUT)
 
 
-def _policy(published: Published) -> str:
+def _policy(rules: CampaignRules) -> str:
     """These clients are the caller's own: they sell what the options ask for."""
     from jsam.campaign.client.policy import COMPLETE_INFORMATION, Policy
 
-    usual, most = Policy(), published.max_epsilon or 0.0
+    usual, most = Policy(), rules.rules.max_epsilon or 0.0
     limits = {
         "max_epsilon": max(usual.max_epsilon, most),
         "total_epsilon": max(usual.total_epsilon, most),
-        "max_draws": max(usual.max_draws, published.rounds * published.per_round),
-        "complete_information": "true" if published.mechanism == COMPLETE_INFORMATION else "false",
+        "max_draws": max(usual.max_draws, rules.training.rounds * rules.training.per_round),
+        "complete_information": "true" if rules.rules.mechanism == COMPLETE_INFORMATION else "false",
     }
     return "".join(f"{name} = {value}\n" for name, value in limits.items())
 

@@ -37,7 +37,7 @@ from jsam.files import keep_private, make_folder, private, write_atomically
 SIMULATED_CLIENTS = "JSAM_FLOWER_CLIENTS"
 CLIENT_FILE = "client.toml"
 
-logger = logging.getLogger("flwr.jsam")
+logger = logging.getLogger(__name__)
 
 _FIELDS = ("name", "sensitivity", "data", "ledger", "policy")
 

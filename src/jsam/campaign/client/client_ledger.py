@@ -38,13 +38,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from jsam.campaign.announcement import Announcement
-from jsam.campaign.client.acceptable_rules import judge_rules, read_rules
+from jsam.campaign.client.acceptable_rules import judge_rules, prior_support
 from jsam.campaign.client.client_journal import DamagedError, Journal
 from jsam.campaign.client.client_lock import opened_books, translated
 from jsam.campaign.client.client_store import RULES, CampaignStore
 from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason, Refused
-from jsam.campaign.round_request import Request
+from jsam.campaign.round_request import RoundRequest
 from jsam.campaign.sandboxed_check import check_loss_weight_apart
 from jsam.campaign.statement import Statement, Total, total
 from jsam.campaign.terms import Terms
@@ -108,11 +108,11 @@ class ClientLedger:
             if self._heard(announcement, journal):
                 return
         # It may take a while, in which others may use the books.
-        support = read_rules(announcement, knows_model)
+        support = prior_support(announcement.rules, knows_model)
         with opened_books(self.folder, self.wait) as journal, translated():
             if self._heard(announcement, journal):
                 return
-            refusal = judge_rules(announcement, support, self.policy, sensitivity=sensitivity, samples=samples)
+            refusal = judge_rules(announcement.rules, support, self.policy, sensitivity=sensitivity, samples=samples)
             # One entry, also for a no: each look at the policy counts as one campaign.
             CampaignStore.of(journal, announcement.campaign).keep_published(announcement.text, refusal)
         if refusal is not None:
@@ -146,7 +146,7 @@ class ClientLedger:
             self._judge_once(terms, store, journal)
             store.accept(terms)
 
-    def answer(self, request: Request, compute: Compute, *, model: str) -> bytes:
+    def answer(self, request: RoundRequest, compute: Compute, *, model: str) -> bytes:
         """The reply to one round: computed once in the campaign's life, repeated byte for byte ever after.
 
         `model` is the SHA-256 of the parameters that came with the request. `compute` gets the release that was
@@ -251,7 +251,7 @@ class ClientLedger:
             names = ", ".join(objection.code for objection in objections)
             raise Refused(Reason.DECLINED, f"against the client's policy: {names}")
 
-    def _admitted(self, request: Request, store: CampaignStore, model: str, journal: Journal) -> Release:
+    def _admitted(self, request: RoundRequest, store: CampaignStore, model: str, journal: Journal) -> Release:
         """The release that is asked for, recorded; or a refusal, and the books unchanged."""
         terms, releases = store.terms, store.releases()
         release = _agreed_release(request, terms)
@@ -323,7 +323,7 @@ def _follow_the_rules(terms: Terms, published: str | None, *, needed: bool) -> N
         raise Refused(Reason.RULES_CHANGED, f"the offer is not by the published rules: {', '.join(odd)}")
 
 
-def _agreed_release(request: Request, terms: Terms) -> Release:
+def _agreed_release(request: RoundRequest, terms: Terms) -> Release:
     """The release that is asked for, if it is one of the terms."""
     if request.terms_hash != terms.hash:
         raise Refused(Reason.OTHER_CONTRACT, "the request names other terms than those accepted")

@@ -119,7 +119,7 @@ class Policy:
 
     def judge(self, terms: Terms, others: Total = NOTHING) -> tuple[Objection, ...]:
         """The reasons to decline; none means yes. `others` is what all other campaigns take."""
-        objections = list(self.judge_rules(terms.public.mechanism, terms.delta, terms.adjacency, terms.samples))
+        objections = list(self.judge_rules(terms.public.rules.mechanism, terms.delta, terms.adjacency, terms.samples))
         if terms.epsilon > self.max_epsilon:
             text = f"ε is {terms.epsilon:.6g}, above max_epsilon {self.max_epsilon:g}"
             objections.append(Objection(code="epsilon-too-large", text=text))

@@ -14,10 +14,8 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from jsam.files import make_folder, write_atomically
 
@@ -44,21 +42,6 @@ class Work:
         return hashlib.sha256(words.encode()).hexdigest()[:32]
 
 
-def measured(work: Work, now: Callable[[], float] = time.monotonic) -> float:
-    """Seconds that a reply's computation takes on made-up records and with a made-up model."""
-    from jsam.training.federated.fit_records import mean_of_fit
-    from jsam.training.federated.parameters import flattened, initial_model
-
-    rng = np.random.default_rng(0)
-    inputs = rng.random(work.shape, dtype=np.float32).astype(np.dtype(work.kind), copy=False)
-    targets = np.zeros(work.labels, dtype=np.int64)
-    # With all that is built for it: under a SuperNode each message comes to a new process.
-    began = now()
-    parameters = flattened(initial_model(work.model, 0))
-    mean_of_fit(work.model, parameters, inputs, targets, 1.0, np.ones(len(targets), dtype=np.bool_))
-    return now() - began
-
-
 def step_for(seconds: float) -> float:
     """The distance of the moments for a computation of so many seconds: 0.25, 0.375, 0.5, 0.75, 1, 1.5, 2, … s.
 
@@ -71,11 +54,12 @@ def step_for(seconds: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplyTimes:
-    """Makes replies wait. Clock and measure are there for tests; nothing in a message can reach them."""
+    """Makes replies wait. `measure` says how many seconds a reply's computation takes on made-up records and with a
+    made-up model. The clock is there for tests; nothing in a message can reach either."""
 
+    measure: Callable[[Work], float]
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    measure: Callable[[Work], float] = field(default=measured)
 
     def step(self, folder: Path, work: Work) -> float:
         """Seconds between two moments: as kept in `folder`, else measured now and kept."""

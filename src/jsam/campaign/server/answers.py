@@ -10,18 +10,15 @@ import math
 from enum import StrEnum
 
 import numpy as np
-from flwr.app import Array
 from numpy.typing import NDArray
 
-from jsam.campaign.campaign_rules import Published
+from jsam.campaign.campaign_rules import CampaignRules
+from jsam.campaign.messages import Encoded, Reply, Vector
 from jsam.campaign.names import ALLOWED, is_name
 from jsam.campaign.refusal import FAILED, Reason
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError, JsamError
-from jsam.flower.messaging import Reply
 from jsam.privacy import Release
-
-Vector = NDArray[np.float32]
 
 # What the planner can compute with, whatever the prior allows; a report outside is as one outside the support.
 SMALLEST_REPORT, LARGEST_REPORT = 1e-30, 1e30
@@ -58,22 +55,22 @@ class UnusableError(JsamError):
 
 def name_in(reply: Reply) -> str:
     """The name that a client gives itself."""
-    name = reply.config.get("client")
+    name = reply.values.get("client")
     if not isinstance(name, str) or not is_name(name):
         raise UnusableError(Flaw.NO_NAME, f"a name must have {ALLOWED}")
     return name
 
 
-def report_in(reply: Reply, name: str, published: Published) -> tuple[float, int]:
+def report_in(reply: Reply, name: str, rules: CampaignRules) -> tuple[float, int]:
     """Sensitivity and number of records, in the prior's support and in what can be computed with."""
-    sensitivity, samples = reply.config.get("sensitivity"), reply.config.get("samples")
-    check_report(name, sensitivity, samples, published)
+    sensitivity, samples = reply.values.get("sensitivity"), reply.values.get("samples")
+    check_report(name, sensitivity, samples, rules)
     assert isinstance(sensitivity, float)
     assert isinstance(samples, int)
     return sensitivity, samples
 
 
-def check_report(name: str, sensitivity: object, samples: object, published: Published) -> None:
+def check_report(name: str, sensitivity: object, samples: object, rules: CampaignRules) -> None:
     """Refuse, by `UnusableError`, a report that no plan could be made with."""
     if not is_name(name):
         raise UnusableError(Flaw.NO_NAME, f"a name must have {ALLOWED}")
@@ -83,22 +80,22 @@ def check_report(name: str, sensitivity: object, samples: object, published: Pub
     if not isinstance(samples, int) or isinstance(samples, bool) or not 1 <= samples <= MOST_SAMPLES:
         raise UnusableError(Flaw.BAD_REPORT, f"the number of records must be a whole number from 1 to {MOST_SAMPLES}")
     try:
-        published.check_report(name, sensitivity)
+        rules.check_report(name, sensitivity)
     except InputError as error:
         raise UnusableError(Flaw.BAD_REPORT, "the sensitivity lies outside the prior's support") from error
 
 
 def refusal_in(reply: Reply) -> str | None:
     """The reason for which a client refuses, of those that clients know; None if it does not refuse."""
-    if "refused" not in reply.config:
+    if "refused" not in reply.values:
         return None
-    refused = reply.config["refused"]
+    refused = reply.values["refused"]
     return refused if isinstance(refused, str) and refused in _REFUSALS else FAILED
 
 
 def words_in(reply: Reply) -> str:
     """What a client says besides, short and printable."""
-    text = reply.config.get("text", "")
+    text = reply.values.get("text", "")
     return plain(text) if isinstance(text, str) else ""
 
 
@@ -108,7 +105,7 @@ def plain(text: str) -> str:
 
 def answer_to_offer(reply: Reply, terms: Terms) -> str | None:
     """None for a yes to exactly these terms; else why not."""
-    accepted = reply.config.get("accepted")
+    accepted = reply.values.get("accepted")
     if isinstance(accepted, str) and accepted == terms.hash:
         return None
     refused = refusal_in(reply)
@@ -117,15 +114,13 @@ def answer_to_offer(reply: Reply, terms: Terms) -> str | None:
 
 def release_in(reply: Reply, ask_id: str, size: int, release: Release) -> Vector:
     """The noisy mean in a reply to this request: `size` finite numbers that clipping and this noise can have made."""
-    if reply.content is None:
+    if not reply.readable:
         raise UnusableError(Flaw.UNREADABLE, "the reply cannot be read")
-    if reply.config.get("ask_id") != ask_id:
+    if reply.values.get("ask_id") != ask_id:
         raise UnusableError(Flaw.OTHER_REQUEST, "the reply names another request")
-    record = reply.content.array_records.get("release")
-    array = None if record is None else record.get("gradient")
-    if not isinstance(array, Array):
+    if reply.release is None:
         raise UnusableError(Flaw.NO_RELEASE, "the reply holds no release")
-    vector = _decoded(array, size)
+    vector = _decoded(reply.release, size)
     check_release(vector, size, release)
     return vector
 
@@ -143,10 +138,10 @@ def check_release(vector: NDArray[np.generic], size: int, release: Release) -> N
         raise UnusableError(Flaw.TOO_LARGE, f"the release has the norm {length:.3g}, above {longest:.3g}")
 
 
-def _decoded(array: Array, size: int) -> Vector:
+def _decoded(sent: Encoded, size: int) -> Vector:
     """The numbers, if the bytes are exactly what `np.save` makes of so many of float32; no other reader is called."""
-    data: object = array.data
-    said = array.stype == "numpy.ndarray" and array.dtype == "float32" and tuple(array.shape) == (size,)
+    data = sent.data
+    said = sent.form == "numpy.ndarray" and sent.dtype == "float32" and sent.shape == (size,)
     if not said or not isinstance(data, bytes) or not len(_MAGIC) + 2 < len(data) - 4 * size <= _LONGEST_HEAD:
         raise UnusableError(Flaw.WRONG_FORM, f"the release must be {size} numbers of float32, as numpy saves them")
     head = len(data) - 4 * size

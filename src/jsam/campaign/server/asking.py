@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from flwr.app import RecordDict
-
+from jsam.campaign.messages import Question, Reply
 from jsam.campaign.refusal import FAILED, Reason
-from jsam.flower.messaging import Exchange, Reply
+from jsam.campaign.server.roster import Roster
+from jsam.campaign.server.transport import Transport
 
-logger = logging.getLogger("flwr.jsam")
+logger = logging.getLogger("jsam.campaign")
 
-_PATIENCE = (1.0, 2.0, 5.0, 10.0, 30.0)  # before asking again after a failure
+_PATIENCE = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before asking again after a failure
 _PASSING = (Reason.BUSY.value, Reason.LEDGER_FAILED.value, FAILED)
+_LOOK = 1.0  # seconds between looks at who is online
 
 Who = TypeVar("Who", bound=Hashable)
 
 
 @dataclass(kw_only=True)
-class Question:
-    """How often it was asked, where last, and which messages may still bring the answer."""
+class Attempts:
+    """How often somebody was asked, where last, and which messages may still bring the answer."""
 
     times: int = 0
     failures: int = 0
@@ -36,48 +37,82 @@ class Question:
 class Asking(Generic[Who]):
     """Questions must be such that asking the same one twice does no harm: messages get lost, and so do replies.
 
-    Somebody is asked again when its node reports an error, when it comes back as another node, and from time to time:
-    Flower loses a message without a word when a node restarts quickly.
+    Somebody is asked again when its node reports an error, when it comes back as another node, and every `repeat`
+    seconds: Flower loses a message without a word when a node restarts quickly.
     """
 
-    def __init__(self, exchange: Exchange, kind: str, who: Iterable[Who] = (), *, repeat: float) -> None:
-        self._exchange, self._kind, self._repeat = exchange, kind, repeat
-        self.open: dict[Who, Question] = {one: Question() for one in who}
+    def __init__(self, transport: Transport, who: Iterable[Who] = (), *, repeat: float) -> None:
+        self._transport, self._repeat = transport, repeat
+        self.open: dict[Who, Attempts] = {somebody: Attempts() for somebody in who}
         self._owner: dict[str, Who] = {}
 
     def due(self, who: Who, node: int) -> bool:
         """Whether to ask, now that it is at this node."""
-        question, now = self.open[who], self._exchange.now()
-        waits = question.waiting and node == question.node and now < question.sent + self._repeat
-        return not waits and now >= question.not_before
+        attempts, now = self.open[who], self._transport.now()
+        waits = attempts.waiting and node == attempts.node and now < attempts.sent + self._repeat
+        return not waits and now >= attempts.not_before
 
-    def ask(self, who: Who, node: int, content: RecordDict, *, deadline: float, group: str = "") -> None:
-        question, now = self.open[who], self._exchange.now()
-        message_id = self._exchange.send(node, self._kind, content, ttl=max(1.0, deadline - now), group=group)
-        question.times, question.node, question.sent = question.times + 1, node, now
+    def ask(self, who: Who, node: int, question: Question, *, deadline: float) -> None:
+        """Send the question to the node; after `deadline` it is void."""
+        attempts, now = self.open[who], self._transport.now()
+        message_id = self._transport.send(node, question, seconds=max(1.0, deadline - now))
+        attempts.times, attempts.node, attempts.sent = attempts.times + 1, node, now
         if message_id is None:
-            self._later(question)
+            self._later(attempts)
             return
-        question.waiting.add(message_id)
+        attempts.waiting.add(message_id)
         self._owner[message_id] = who
 
     def answers(self) -> Iterator[tuple[Who, Reply]]:
         """What has arrived, the first answer of each; after a failure that will pass the question stays open."""
-        for reply in self._exchange.collect(self._owner):
+        for reply in self._transport.collect(self._owner):
             who = self._owner.pop(reply.message_id)
-            question = self.open.get(who)
-            if question is None:  # answered already, by another message with the same question
+            attempts = self.open.get(who)
+            if attempts is None:  # answered already, by another message with the same question
                 continue
-            question.waiting.discard(reply.message_id)
-            refused = reply.config.get("refused")
-            if (reply.content is None and reply.readable) or refused in _PASSING:
+            attempts.waiting.discard(reply.message_id)
+            refused = reply.values.get("refused")
+            if reply.error is not None or refused in _PASSING:
                 logger.info("%s: %s", who, reply.error or refused)
-                self._later(question)
+                self._later(attempts)
                 continue
             del self.open[who]
             yield who, reply
 
-    def _later(self, question: Question) -> None:
-        question.not_before = self._exchange.now() + _PATIENCE[min(question.failures, len(_PATIENCE) - 1)]
-        question.failures += 1
-        question.node = None
+    def _later(self, attempts: Attempts) -> None:
+        attempts.not_before = self._transport.now() + _PATIENCE[min(attempts.failures, len(_PATIENCE) - 1)]
+        attempts.failures += 1
+        attempts.node = None
+
+
+def ask_clients(
+    transport: Transport,
+    roster: Roster,
+    questions: Mapping[str, Question],
+    take: Callable[[str, Reply], None],
+    *,
+    seconds: float,
+    repeat: float,
+    before: Callable[[str], None] = lambda name: None,
+) -> dict[str, str]:
+    """Ask each client its question, wherever it is at the moment, until all have answered or the time is over.
+
+    `before` is called with a client's name each time before it is asked, `take` with its answer or refusal. What comes
+    back says by name why others did not answer.
+    """
+    asking = Asking(transport, questions, repeat=repeat)
+    deadline, look = transport.now() + seconds, -math.inf
+    while asking.open and transport.now() < deadline:
+        if transport.now() >= look + _LOOK:
+            roster.refresh()
+            look = transport.now()
+        for name in asking.open:
+            node = roster.node_of(name)
+            if node is not None and asking.due(name, node):
+                before(name)
+                asking.ask(name, node, questions[name], deadline=deadline)
+        for name, reply in asking.answers():
+            take(name, reply)
+        if asking.open:
+            transport.pause()
+    return {name: "no reply in time" if attempts.times else "not online" for name, attempts in asking.open.items()}

@@ -6,16 +6,16 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import ConfigRecord, RecordDict
-
-from jsam.campaign.campaign_rules import Conduct, Published
+from jsam.campaign.campaign_rules import CampaignRules
+from jsam.campaign.messages import Kind, Question, Reply
 from jsam.campaign.server.answers import Flaw, UnusableError, name_in, refusal_in, report_in
-from jsam.campaign.server.asking import Asking, Question
+from jsam.campaign.server.asking import Asking, Attempts
 from jsam.campaign.server.roster import Roster
+from jsam.campaign.server.server_options import ServerOptions
+from jsam.campaign.server.transport import Transport
 from jsam.errors import JsamError
-from jsam.flower.messaging import Exchange, Reply
 
-logger = logging.getLogger("flwr.jsam")
+logger = logging.getLogger("jsam.campaign")
 
 MOST_QUESTIONS = 5
 """So often is one node asked for its report, at most; then it counts as silent."""
@@ -45,58 +45,65 @@ class NobodyLeftError(JsamError):
     """No client answered, or none accepted; there is nothing to train."""
 
 
-def elicit(exchange: Exchange, roster: Roster, published: Published, conduct: Conduct) -> Elicited:
+def elicit(transport: Transport, roster: Roster, rules: CampaignRules, options: ServerOptions) -> Elicited:
     """Ask all who are online; whoever stays silent or gives no report that can be used is not in the market.
 
     A repeated question is the same question: the same words under the same digest, to which a client's answer is the
     same. So asking again does no harm, and the first report of a name stands.
     """
-    found = _Elicitation(exchange, roster, published, conduct).run()
-    if not found.reports:
+    elicited = _Elicitation(transport, roster, rules, options).run()
+    if not elicited.reports:
         raise NobodyLeftError(
-            f"no client reported within {conduct.elicit_seconds:g} s ({len(roster.online)} nodes are online)"
+            f"no client reported within {options.elicit_seconds:g} s ({len(roster.online)} nodes are online)"
         )
-    return found
+    return elicited
 
 
 class _Elicitation:
-    def __init__(self, exchange: Exchange, roster: Roster, published: Published, conduct: Conduct) -> None:
-        self._exchange, self._roster, self._published, self._conduct = exchange, roster, published, conduct
-        self._asking: Asking[int] = Asking(exchange, "query.elicit", repeat=conduct.repeat_seconds)
+    def __init__(self, transport: Transport, roster: Roster, rules: CampaignRules, options: ServerOptions) -> None:
+        self._transport, self._roster, self._rules, self._options = transport, roster, rules, options
+        self._asking: Asking[int] = Asking(transport, repeat=options.repeat_seconds)
         self._online: set[int] = set()
         self._asked: set[int] = set()
         self._reports: dict[str, Report] = {}
         self._rejected: dict[str, str] = {}
-        words = ConfigRecord({"text": published.to_json(), "digest": published.digest})
-        self._question = RecordDict({"published": words})
 
     def run(self) -> Elicited:
-        exchange, conduct, asking = self._exchange, self._conduct, self._asking
-        self._meet(exchange.wait_for_nodes(conduct.clients, conduct.wait_seconds))
-        deadline = exchange.now() + conduct.elicit_seconds
-        while asking.open and exchange.now() < deadline:
-            for node, question in asking.open.items():
-                if node in self._online and question.times < MOST_QUESTIONS and asking.due(node, node):
-                    asking.ask(node, node, self._question, deadline=deadline)
+        transport, options, asking = self._transport, self._options, self._asking
+        question = Question(kind=Kind.ELICIT, values={"text": self._rules.to_json(), "digest": self._rules.digest})
+        self._wait_for_nodes()
+        deadline = transport.now() + options.elicit_seconds
+        while asking.open and transport.now() < deadline:
+            for node, attempts in asking.open.items():
+                if node in self._online and attempts.times < MOST_QUESTIONS and asking.due(node, node):
+                    asking.ask(node, node, question, deadline=deadline)
             for node, reply in asking.answers():
                 self._take_down(node, reply)
-            silent = [node for node, q in asking.open.items() if q.times >= MOST_QUESTIONS and not q.waiting]
+            silent = [node for node, a in asking.open.items() if a.times >= MOST_QUESTIONS and not a.waiting]
             for node in silent:
                 del asking.open[node]
-            if len(self._reports) >= conduct.clients:
+            if len(self._reports) >= options.clients:
                 # Everybody who was expected is there; whoever else is online gets a moment more.
-                deadline = min(deadline, exchange.now() + _MOMENT)
+                deadline = min(deadline, transport.now() + _MOMENT)
             # A node that was restarted is another node, and its client has not been heard.
-            self._meet(exchange.nodes())
+            self._meet(transport.nodes())
             if asking.open:
-                exchange.pause()
+                transport.pause()
         logger.info("%d clients reported, %d nodes asked", len(self._reports), len(self._asked))
         return Elicited(reports=dict(sorted(self._reports.items())), rejected=self._rejected)
+
+    def _wait_for_nodes(self) -> None:
+        """Until as many nodes are online as clients are expected, or the time for that is over."""
+        transport, options = self._transport, self._options
+        deadline = transport.now() + options.wait_seconds
+        while len(nodes := transport.nodes()) < options.clients and transport.now() < deadline:
+            transport.pause()
+        self._meet(nodes)
 
     def _meet(self, nodes: set[int]) -> None:
         self._online = nodes
         self._roster.online |= nodes
-        self._asking.open.update({node: Question() for node in sorted(nodes - self._asked)})
+        self._asking.open.update({node: Attempts() for node in sorted(nodes - self._asked)})
         self._asked |= nodes
 
     def _take_down(self, node: int, reply: Reply) -> None:
@@ -114,7 +121,7 @@ class _Elicitation:
             if name in self._reports:
                 return
             who = name
-            sensitivity, samples = report_in(reply, name, self._published)
+            sensitivity, samples = report_in(reply, name, self._rules)
         except UnusableError as error:
             logger.warning("the answer of %s cannot be used: %s", who, error)
             self._rejected[who] = str(error.flaw)

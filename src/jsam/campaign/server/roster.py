@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from flwr.app import RecordDict
-
+from jsam.campaign.messages import Kind, Question, Reply
 from jsam.campaign.server.answers import UnusableError, name_in
-from jsam.flower.messaging import Exchange, Reply
+from jsam.campaign.server.transport import Transport
 
-logger = logging.getLogger("flwr.jsam")
-
+logger = logging.getLogger("jsam.campaign")
 
 _AGAIN = 30.0  # seconds before a node that gave no name is greeted again
 
@@ -22,12 +20,12 @@ class Roster:
     Where clients' public keys are known by name (`keys`), only the node that proved a client's key bears its name. With
     authentication alone a key keeps its node id, so a name stays with the node that first gave it. Without,
     a restarted node gets a new id, and its old one looks online for up to a minute after a kill: then (`rebind`) the
-    latest node to give a name bears it. Whoever can reach the SuperLink could take a name that way.
+    latest node to give a name bears it. Whoever can reach the server could take a name that way.
     """
 
     def __init__(
         self,
-        exchange: Exchange,
+        transport: Transport,
         *,
         rebind: bool,
         keys: Mapping[str, str] | None = None,
@@ -35,7 +33,7 @@ class Roster:
         ttl: float = 60.0,
     ) -> None:
         """`known`: who bore which name before the server was restarted."""
-        self._exchange, self._rebind, self._keys, self._ttl = exchange, rebind, keys, ttl
+        self._transport, self._rebind, self._keys, self._ttl = transport, rebind, keys, ttl
         self._nodes: dict[str, int] = dict(known or {})
         self._heard: set[int] = set()
         self._asked: dict[str, tuple[int, float]] = {}
@@ -44,17 +42,17 @@ class Roster:
 
     def refresh(self) -> None:
         """Look who is online, greet strangers and hear those greeted before; waits for nobody."""
-        self.online = self._exchange.nodes()
-        now = self._exchange.now()
+        self.online = self._transport.nodes()
+        now = self._transport.now()
         self._asked = {key: (node, since) for key, (node, since) in self._asked.items() if now - since < self._ttl}
-        for reply in self._exchange.collect(self._asked):
+        for reply in self._transport.collect(self._asked):
             node, _ = self._asked.pop(reply.message_id)
             if self.hear(node, reply) is None:
                 self._not_before[node] = now + _AGAIN
         greeted = {node for node, _ in self._asked.values()}
         greeted |= {node for node, moment in self._not_before.items() if now < moment}
         for node in self.online - self._heard - greeted:
-            message_id = self._exchange.send(node, "query.hello", RecordDict(), ttl=self._ttl)
+            message_id = self._transport.send(node, Question(kind=Kind.HELLO), seconds=self._ttl)
             if message_id is not None:
                 self._asked[message_id] = (node, now)
 
@@ -80,7 +78,7 @@ class Roster:
 
     def _proved(self, node: int, name: str) -> bool:
         assert self._keys is not None
-        key = self._exchange.public_keys().get(node, "")
+        key = self._transport.public_keys().get(node, "")
         return bool(key) and key == self._keys.get(name)
 
     @property

@@ -1,7 +1,7 @@
 """One round on the server: ask whoever is drawn, again after failures, and take what has come when the time is over.
 
-A request is known by its ask id, a function of campaign, terms, round, draws and model. It may travel in several of
-Flower's messages (after a lost one, or to a node that came back under another id) and is always the same request: the
+A request is known by its ask id, a function of campaign, terms, round, draws and model. It may travel in several
+messages (after a lost one, or to a node that came back under another id) and is always the same request: the
 client's ledger answers it once and repeats that answer ever after.
 """
 
@@ -12,21 +12,15 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from numpy.typing import NDArray
-
-from jsam.campaign.campaign_rules import Conduct
-from jsam.campaign.round_request import Request
+from jsam.campaign.messages import Kind, Question, Reply, Vector
+from jsam.campaign.round_request import RoundRequest
+from jsam.campaign.server.agreement import Office
 from jsam.campaign.server.answers import UnusableError, refusal_in, release_in, words_in
-from jsam.campaign.server.errands import Errands
-from jsam.campaign.server.roster import Roster
+from jsam.campaign.server.asking import ask_clients
 from jsam.campaign.terms import Terms
-from jsam.flower.messaging import Exchange, Reply
 from jsam.privacy import Release
 
-logger = logging.getLogger("flwr.jsam")
-Vector = NDArray[np.float32]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +28,13 @@ class Ask:
     """What one client is asked for in one round."""
 
     client: str
-    request: Request
+    request: RoundRequest
     release: Release
     model_digest: str
 
     @classmethod
     def of(cls, terms: Terms, *, round: int, multiplicity: int, model_digest: str) -> Ask:
-        request = Request.of_terms(terms, round=round, multiplicity=multiplicity)
+        request = RoundRequest.of_terms(terms, round=round, multiplicity=multiplicity)
         release = terms.release(round, multiplicity)
         return cls(client=terms.client, request=request, release=release, model_digest=model_digest)
 
@@ -50,9 +44,9 @@ class Ask:
         parts = (request.campaign, request.terms_hash, request.round, request.multiplicity, self.model_digest)
         return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
 
-    def content(self, parameters: Vector) -> RecordDict:
-        request = ConfigRecord({**self.request.as_dict(), "ask_id": self.ask_id})
-        return RecordDict({"request": request, "model": ArrayRecord({"parameters": Array(parameters)})})
+    def question(self, parameters: Vector) -> Question:
+        values = {**self.request.as_dict(), "ask_id": self.ask_id}
+        return Question(kind=Kind.ROUND, values=values, parameters=parameters)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +62,9 @@ class Gathered:
 
 
 def gather(
-    exchange: Exchange,
-    roster: Roster,
+    office: Office,
     asks: Mapping[str, Ask],
     parameters: Vector,
-    conduct: Conduct,
     *,
     before_asking: Callable[[Ask], None],
     on_reply: Callable[[Ask, Vector], None],
@@ -96,12 +88,13 @@ def gather(
         on_reply(asks[name], release)
         releases[name] = release
 
-    rounds = {str(ask.request.round) for ask in asks.values()}
-    errands = Errands(exchange, roster, asks, "train", seconds=conduct.round_seconds, repeat=conduct.repeat_seconds)
-    silent = errands.run(
-        lambda name: asks[name].content(parameters),
+    silent = ask_clients(
+        office.transport,
+        office.roster,
+        {name: ask.question(parameters) for name, ask in asks.items()},
         take,
+        seconds=office.options.round_seconds,
+        repeat=office.options.repeat_seconds,
         before=lambda name: before_asking(asks[name]),
-        group=rounds.pop() if len(rounds) == 1 else "",
     )
     return Gathered(releases=releases, missing={**final, **silent}, final=frozenset(final))

@@ -10,7 +10,7 @@ from jsam.campaign.server.agreement import Agreement
 from jsam.privacy import Release, check_contract
 
 
-def books_of(
+def accounts_of(
     agreement: Agreement,
     releases: Sequence[Release],
     answered: Mapping[str, int],

@@ -26,39 +26,27 @@ import shutil
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from jsam.campaign.campaign_rules import Published
-from jsam.campaign.server.agreement import Agreement, Draft
+from jsam.campaign.campaign_rules import CampaignRules
+from jsam.campaign.messages import Vector
+from jsam.campaign.server.agreement import Agreement
 from jsam.campaign.server.answers import UnusableError, check_report, plain
 from jsam.campaign.server.elicitation import Report
+from jsam.campaign.server.storage import ModelState
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError, JsamError
 from jsam.files import keep_private, make_folder, write_atomically
+from jsam.mechanism.contract import Contract
 from jsam.mechanism.contract_files import contract_from_dict, load_contract, storable
 from jsam.privacy import Ledger, Schedule
 from jsam.runs.noise_plan import Preparation
-from jsam.runs.run_folder import RUN_FORMAT, RunFolder, write_json
-from jsam.training.environment import versions
+from jsam.runs.run_folder import RUN_FORMAT, MetricsFile, RunFolder, write_json
 
-logger = logging.getLogger("flwr.jsam")
-Vector = NDArray[np.float32]
-
-
-@dataclass(kw_only=True)
-class ModelState:
-    """`rounds_done` updates have been applied to `parameters`, of so many draws of each client (`answered`)."""
-
-    rounds_done: int
-    parameters: Vector
-    velocity: Vector | None
-    answered: dict[str, int] = field(default_factory=dict)
-    metrics_size: int = 0
+logger = logging.getLogger(__name__)
 
 
 class ServerStore:
@@ -72,23 +60,23 @@ class ServerStore:
     def begun(self) -> bool:
         return (self.path / "published.json").exists()
 
-    def begin(self, published: Published) -> None:
+    def begin(self, rules: CampaignRules) -> None:
         """A new campaign, or the one that is here already, which must be the same; closed to other users either way."""
         keep_private(self.path, "store")
         if self.begun:
             stored = self._read("published.json")
-            odd = [name for name, value in published.as_dict().items() if stored.get(name) != value]
+            odd = [name for name, value in rules.as_dict().items() if stored.get(name) != value]
             if odd:
                 raise InputError(
                     f"store {self.path} holds a campaign with {odd[0]} {stored.get(odd[0])!r}, not "
-                    f"{published.as_dict()[odd[0]]!r}; what was published cannot change"
+                    f"{rules.as_dict()[odd[0]]!r}; what was published cannot change"
                 )
             return
         try:
             make_folder(self.path)
         except OSError as error:
             raise JsamError(f"store {self.path} cannot be made: {error.strerror}") from error
-        write_json(self.path / "published.json", published.as_dict())
+        write_json(self.path / "published.json", rules.as_dict())
 
     @property
     def outcome(self) -> Path:
@@ -127,14 +115,14 @@ class ServerStore:
         with ledger:
             yield ledger
 
-    def reports(self, published: Published) -> dict[str, Report] | None:
+    def reports(self, rules: CampaignRules) -> dict[str, Report] | None:
         """What clients reported; a report that would not be taken today (of an earlier version) is left out."""
         if not (self.path / "reports.json").exists():
             return None
         found = {}
         for name, values in self._read("reports.json").items():
             try:
-                check_report(name, values["sensitivity"], values["samples"], published)
+                check_report(name, values["sensitivity"], values["samples"], rules)
             except UnusableError as error:
                 logger.warning("the stored report of %s is left out: %s", plain(name), error)
                 continue
@@ -160,63 +148,46 @@ class ServerStore:
     def save_nodes(self, nodes: Mapping[str, int]) -> None:
         write_json(self.path / "nodes.json", nodes)
 
-    def draft(self, published: Published, attempt: int) -> Draft | None:
+    def draft(self, rules: CampaignRules, attempt: int) -> Agreement | None:
+        """A plan as it was offered, if it was."""
         name = f"offer-{attempt}.json"
         if not (self.path / name).exists():
             return None
         stored = self._read(name)
         contract = contract_from_dict(stored["contract"], name)
         schedule = Schedule(num_clients=contract.num_clients, draws=np.array(stored["draws"]))
-        return Draft(
-            preparation=Preparation.of(contract, published.training, tuple(stored["samples"]), schedule),
-            terms={client: Terms.from_dict(values) for client, values in stored["terms"].items()},
-            declined=stored["declined"],
-        )
+        return _agreement(rules, contract, schedule, stored)
 
-    def save_draft(self, attempt: int, draft: Draft) -> None:
-        preparation = draft.preparation
-        content = {
-            "contract": storable(preparation.contract),
-            "draws": preparation.schedule.draws.tolist(),
-            "samples": list(preparation.sizes),
-            "terms": {client: terms.as_dict() for client, terms in draft.terms.items()},
-            "declined": dict(draft.declined),
-        }
-        write_json(self.path / f"offer-{attempt}.json", content)
+    def save_draft(self, attempt: int, draft: Agreement) -> None:
+        plan = {"contract": storable(draft.contract), "draws": draft.schedule.draws.tolist()}
+        write_json(self.path / f"offer-{attempt}.json", {**plan, **_as_dict(draft)})
 
-    def agreement(self, published: Published) -> Agreement | None:
+    def agreement(self, rules: CampaignRules) -> Agreement | None:
         if not (self.path / "agreement.json").exists():
             return None
-        stored = self._read("agreement.json")
         contract, schedule = load_contract(self.run.contract), Schedule.load(self.run.schedule)
-        preparation = Preparation.of(contract, published.training, tuple(stored["samples"]), schedule)
-        terms = {name: Terms.from_dict(values) for name, values in stored["terms"].items()}
-        return Agreement(preparation=preparation, terms=terms, declined=stored["declined"])
+        return _agreement(rules, contract, schedule, self._read("agreement.json"))
 
-    def save_agreement(self, published: Published, agreement: Agreement) -> None:
+    def save_agreement(self, rules: CampaignRules, agreement: Agreement, environment: Mapping[str, str]) -> None:
         """agreement.json last: where it is, the rest is."""
         write_json(self.run.contract, storable(agreement.contract))
         agreement.schedule.save(self.run.schedule)
+        sizes = list(agreement.preparation.sizes)
         config = {
             "jsam_run": RUN_FORMAT,
-            "settings": published.training.as_dict(),
+            "settings": rules.training.as_dict(),
             "task": None,
             "data": {
-                "dataset": f"model {published.model}",
+                "dataset": f"model {rules.model}",
                 "partition": "each client's own records",
                 "num_clients": agreement.contract.num_clients,
-                "num_samples": sum(agreement.preparation.sizes),
-                "samples": list(agreement.preparation.sizes),
+                "num_samples": sum(sizes),
+                "samples": sizes,
             },
-            "environment": {**versions(), "threads": 1, "machine": platform.machine()},
+            "environment": {**environment, "threads": 1, "machine": platform.machine()},
         }
         write_json(self.run.config, config)
-        content = {
-            "samples": list(agreement.preparation.sizes),
-            "terms": {name: terms.as_dict() for name, terms in agreement.terms.items()},
-            "declined": dict(agreement.declined),
-        }
-        write_json(self.path / "agreement.json", content)
+        write_json(self.path / "agreement.json", _as_dict(agreement))
 
     def state(self) -> ModelState | None:
         path = self.path / "checkpoint.npz"
@@ -271,6 +242,19 @@ class ServerStore:
         """They are in the model now."""
         shutil.rmtree(self.path / "replies", ignore_errors=True)
 
+    def metrics(self, size: int) -> MetricsFile:
+        """The records of rounds, cut back to `size` bytes."""
+        return MetricsFile(self.run.metrics, size=size)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The records of all rounds so far."""
+        return self.run.read_metrics()
+
+    def finish(self, model: bytes, summary: Mapping[str, Any]) -> None:
+        """The trained model, and in a few numbers what it is worth."""
+        write_atomically(self.run.model, model)
+        write_json(self.run.summary, summary)
+
     def books(self) -> dict[str, Any]:
         """Empty before anything was agreed on."""
         return self._read("books.json") if (self.path / "books.json").exists() else {}
@@ -289,3 +273,17 @@ class ServerStore:
         if not isinstance(stored, dict):
             raise JsamError(f"{self.path / name} is damaged; restore it from a copy")
         return stored
+
+
+def _as_dict(agreement: Agreement) -> dict[str, Any]:
+    return {
+        "samples": list(agreement.preparation.sizes),
+        "terms": {name: terms.as_dict() for name, terms in agreement.terms.items()},
+        "declined": dict(agreement.declined),
+    }
+
+
+def _agreement(rules: CampaignRules, contract: Contract, schedule: Schedule, stored: Mapping[str, Any]) -> Agreement:
+    preparation = Preparation.of(contract, rules.training, tuple(stored["samples"]), schedule)
+    terms = {name: Terms.from_dict(values) for name, values in stored["terms"].items()}
+    return Agreement(preparation=preparation, terms=terms, declined=stored["declined"])

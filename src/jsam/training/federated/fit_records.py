@@ -16,14 +16,13 @@ import hashlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from jsam.campaign.client.client_files import ClientFiles
 from jsam.errors import JsamError
 from jsam.files import make_folder, write_atomically
 from jsam.training.clipping import cross_entropy
@@ -36,10 +35,20 @@ from jsam.training.federated.installed_models import model_named
 
 Mask = NDArray[np.bool_]
 
-logger = logging.getLogger("flwr.jsam")
+logger = logging.getLogger(__name__)
 
 
-def fit_records(files: ClientFiles, model_name: str) -> Mask:
+class RecordFiles(Protocol):
+    """A client's records, the file that they are in, and a folder for what is found out about them."""
+
+    @property
+    def data(self) -> Path: ...
+    @property
+    def ledger(self) -> Path: ...
+    def records(self) -> tuple[NDArray[Any], NDArray[np.int64]]: ...
+
+
+def fit_records(files: RecordFiles, model_name: str) -> Mask:
     """Which records the model takes, as far as its first weights tell. Tried once, then kept beside the books."""
     inputs, targets = files.records()
     model = model_named(model_name, 0).train()
@@ -120,7 +129,7 @@ def _tried(
     return found
 
 
-def _key(files: ClientFiles, model_name: str, model: nn.Module) -> str:
+def _key(files: RecordFiles, model_name: str, model: nn.Module) -> str:
     """Other data, or another model under the same name, are tried anew."""
     data = files.data.stat()
     known = f"{model_name}|{data.st_size}|{data.st_mtime_ns}|{model}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -70,10 +69,6 @@ def known_labels(model_name: str, inputs: NDArray[Any], targets: NDArray[np.int6
     classes = _classes(model_name, inputs.shape[1:], inputs.dtype.str)
     within = (targets >= 0) & (targets < classes)
     return np.asarray(within.reshape(len(targets), -1).all(axis=1))
-
-
-def digest(vector: Vector) -> str:
-    return hashlib.sha256(np.ascontiguousarray(vector).tobytes()).hexdigest()
 
 
 def clipped_mean(

@@ -18,8 +18,8 @@ from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
 from jsam.mechanism.priors import parse_prior
 from jsam.mechanism.registry import mechanism_named
 from jsam.privacy import spent_epsilons_pld
+from tests.campaign.offers import forged, offer, public_inputs
 from tests.conftest import require
-from tests.flower.offers import forged, offer, public_inputs
 
 
 def violated(terms: Terms, **own: Any) -> set[str]:

@@ -12,7 +12,7 @@ from jsam.campaign.announcement import NEEDED, Announcement
 from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason, Refused
-from tests.flower.offers import offer, public_inputs
+from tests.campaign.offers import offer, public_inputs
 
 
 def published(**changes: Any) -> str:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from jsam.campaign.client.client_ledger import ClientLedger
-from jsam.campaign.round_request import Request
+from jsam.campaign.round_request import RoundRequest
 from jsam.privacy import Release
-from tests.flower.offers import offer
+from tests.campaign.offers import offer
 from tests.soak.client_ledger_kills import soak
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL")
@@ -37,7 +37,9 @@ def answered_until_step(folder: Path, step: int) -> tuple[bytes, bool]:
         code = 1
         with contextlib.suppress(BaseException):
             _die_before(step)
-            reply = ClientLedger(folder).answer(Request.of_terms(offer(), round=0, multiplicity=2), noisy, model=MODEL)
+            reply = ClientLedger(folder).answer(
+                RoundRequest.of_terms(offer(), round=0, multiplicity=2), noisy, model=MODEL
+            )
             os.write(writer, reply)
             code = 0
         os._exit(code)
@@ -79,7 +81,7 @@ def test_killed_before_any_step_and_again_before_any_other_one_value_leaves_and_
         ClientLedger(folder).check()  # a kill is never taken for damage
         (entry,) = ClientLedger(folder).statement()
         unanswered += entry.releases == 1 and entry.payment == 0
-        last = ClientLedger(folder).answer(Request.of_terms(offer(), round=0, multiplicity=2), noisy, model=MODEL)
+        last = ClientLedger(folder).answer(RoundRequest.of_terms(offer(), round=0, multiplicity=2), noisy, model=MODEL)
         values = {value for value in (first, second, last) if value}
         assert len(values) == 1, f"two values of one round left, after a death before step {step}"
         replies += bool(first) + bool(second)
@@ -111,7 +113,7 @@ def test_killed_before_any_step_of_an_acceptance_the_terms_are_there_in_full_or_
         assert known or died
         ledger.accept(offer())
         assert ledger.terms("spring") == offer()
-        ledger.answer(Request.of_terms(offer(), round=0, multiplicity=1), noisy, model=MODEL)
+        ledger.answer(RoundRequest.of_terms(offer(), round=0, multiplicity=1), noisy, model=MODEL)
         step += 1
     assert step > 10
 

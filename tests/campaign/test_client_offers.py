@@ -11,9 +11,9 @@ from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason, Refused
 from jsam.campaign.statement import Total
 from jsam.campaign.terms import Terms
-from tests.flower.books import MODEL, ask, contents, noisy, refused
-from tests.flower.offers import forged, offer
-from tests.flower.test_announcement import published
+from tests.campaign.books import MODEL, ask, contents, noisy, refused
+from tests.campaign.offers import forged, offer
+from tests.campaign.test_announcement import published
 
 
 def test_limits_cannot_be_found_by_halving(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.refusal import Reason
 from jsam.errors import InputError
 from jsam.privacy import Release
-from tests.flower.books import MODEL, OTHER_MODEL, ask, contents, noisy, refused
-from tests.flower.offers import offer
+from tests.campaign.books import MODEL, OTHER_MODEL, ask, contents, noisy, refused
+from tests.campaign.offers import offer
 
 
 @pytest.fixture

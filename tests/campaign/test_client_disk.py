@@ -14,8 +14,8 @@ from jsam.campaign.client.client_store import campaign_id
 from jsam.campaign.refusal import Reason, Refused
 from jsam.errors import JsamError
 from jsam.files import write_atomically
-from tests.flower.books import MODEL, ask, noisy, refused
-from tests.flower.offers import offer
+from tests.campaign.books import MODEL, ask, noisy, refused
+from tests.campaign.offers import offer
 
 
 @pytest.fixture

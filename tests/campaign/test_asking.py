@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.conftest import require
-
-if not TYPE_CHECKING:
-    require("flwr", extra="flower")
-
-from flwr.app import ConfigRecord, RecordDict
-
+from jsam.campaign.messages import Kind, Question, Reply
 from jsam.campaign.refusal import Reason
 from jsam.campaign.server.asking import Asking
-from jsam.flower.messaging import Reply
 
 
 class Post:
-    """An exchange whose clock and replies are set by hand."""
+    """A transport whose clock and replies are set by hand."""
 
     def __init__(self) -> None:
         self.time, self.sent, self.replies, self.closed = 0.0, 0, [], False
@@ -29,7 +22,7 @@ class Post:
     def now(self) -> float:
         return self.time
 
-    def send(self, node: int, kind: str, content: RecordDict, *, ttl: float, group: str = "") -> str | None:
+    def send(self, node: int, question: Question, *, seconds: float) -> str | None:
         self.sent += 1
         return None if self.closed else f"message {self.sent}"
 
@@ -46,20 +39,20 @@ def post() -> Post:
 
 @pytest.fixture
 def asking(post: Post) -> Asking[str]:
-    exchange: Any = post
-    return Asking(exchange, "query.test", ["anna"], repeat=60.0)
+    transport: Any = post
+    return Asking(transport, ["anna"], repeat=60.0)
 
 
 def answer(message: int, **words: Any) -> Reply:
-    return Reply(message_id=f"message {message}", content=RecordDict({"answer": ConfigRecord(words)}))
+    return Reply(message_id=f"message {message}", values=words)
 
 
 def error(message: int) -> Reply:
-    return Reply(message_id=f"message {message}", content=None, error="error 1")
+    return Reply(message_id=f"message {message}", error="error 1")
 
 
 def ask(asking: Asking[str], node: int = 7) -> None:
-    asking.ask("anna", node, RecordDict(), deadline=1000.0)
+    asking.ask("anna", node, Question(kind=Kind.HELLO), deadline=1000.0)
 
 
 def test_a_silent_node_is_asked_again_from_time_to_time(post: Post, asking: Asking[str]) -> None:
@@ -97,5 +90,5 @@ def test_the_first_answer_counts_and_a_refusal_is_one(post: Post, asking: Asking
     ask(asking)
     post.replies = [answer(2, refused="policy"), answer(1, value=3)]
     found = list(asking.answers())
-    assert [(who, reply.config["refused"]) for who, reply in found] == [("anna", "policy")]
+    assert [(who, reply.values["refused"]) for who, reply in found] == [("anna", "policy")]
     assert not asking.open

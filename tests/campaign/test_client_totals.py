@@ -12,8 +12,8 @@ from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason, Refused
 from jsam.campaign.statement import Total
 from jsam.privacy.composition import composed_epsilon
-from tests.flower.books import MODEL, ask, noisy, refused
-from tests.flower.offers import offer
+from tests.campaign.books import MODEL, ask, noisy, refused
+from tests.campaign.offers import offer
 
 
 def test_campaigns_compose_exactly_and_are_refused_past_the_total(tmp_path: Path) -> None:

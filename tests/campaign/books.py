@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jsam.campaign.refusal import Reason, Refused
-from jsam.campaign.round_request import Request
+from jsam.campaign.round_request import RoundRequest
 from jsam.campaign.terms import Terms
 from jsam.privacy import Release
 
@@ -21,8 +21,8 @@ def noisy(release: Release) -> bytes:
     return f"{release.round} {release.multiplicity} ".encode() + os.urandom(16)
 
 
-def ask(terms: Terms, round: int, multiplicity: int = 1) -> Request:
-    return Request.of_terms(terms, round=round, multiplicity=multiplicity)
+def ask(terms: Terms, round: int, multiplicity: int = 1) -> RoundRequest:
+    return RoundRequest.of_terms(terms, round=round, multiplicity=multiplicity)
 
 
 def refused(action: Callable[[], object]) -> Reason:

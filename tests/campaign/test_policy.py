@@ -11,7 +11,7 @@ from jsam.campaign.client.policy import Policy
 from jsam.campaign.statement import NOTHING, Total
 from jsam.errors import InputError
 from jsam.privacy.composition import composed_epsilon
-from tests.flower.offers import offer
+from tests.campaign.offers import offer
 
 
 def codes(policy: Policy, others: Total = NOTHING, **changes: Any) -> list[str]:

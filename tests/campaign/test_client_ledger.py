@@ -17,12 +17,12 @@ from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.client.client_store import CampaignStore
 from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason, Refused
-from jsam.campaign.round_request import Request
+from jsam.campaign.round_request import RoundRequest
 from jsam.campaign.statement import Total
 from jsam.campaign.terms import Terms
 from jsam.privacy import Release, check_contract
-from tests.flower.books import MODEL, ask, contents, noisy, refused
-from tests.flower.offers import forged, offer, public_inputs
+from tests.campaign.books import MODEL, ask, contents, noisy, refused
+from tests.campaign.offers import forged, offer, public_inputs
 
 
 @pytest.fixture
@@ -154,12 +154,12 @@ def test_a_forged_or_reordered_request_is_refused_by_name_and_changes_nothing(
 )
 def test_a_malformed_request_is_refused_when_it_is_read(changes: dict[str, Any]) -> None:
     given = {**ask(offer(), 0).as_dict(), **changes}
-    assert refused(lambda: Request.from_dict(given)) is Reason.MALFORMED
+    assert refused(lambda: RoundRequest.from_dict(given)) is Reason.MALFORMED
 
 
 def test_a_request_travels_as_plain_values() -> None:
     request = ask(offer(), 3, 2)
-    assert Request.from_dict(request.as_dict()) == request
+    assert RoundRequest.from_dict(request.as_dict()) == request
 
 
 def test_no_refusal_tells_paths_or_numbers(ledger: ClientLedger, tmp_path: Path) -> None:

@@ -6,22 +6,23 @@ import dataclasses
 from typing import Any
 
 from jsam.campaign.terms import PublicInputs, Terms
+from jsam.mechanism.rules import Rules
 
 
 def public_inputs(**changes: Any) -> PublicInputs:
-    return dataclasses.replace(
-        PublicInputs(
-            prior="uniform:0,1",
-            mechanism="jsam",
-            num_clients=3,
-            loss_weight=5.0,
-            rounds=6,
-            per_round=4,
-            learning_rate=0.1,
-            model="digits-mlp",
-        ),
+    settings = {
+        **Rules(prior="uniform:0,1", loss_weight=5.0).as_dict(),
+        "budget_seed": 0,
+        "num_clients": 3,
+        "rounds": 6,
+        "per_round": 4,
+        "learning_rate": 0.1,
+        "model": "digits-mlp",
+        "precision": "float32",
         **changes,
-    )
+    }
+    del settings["seed"]
+    return PublicInputs.from_dict(settings)
 
 
 def offer(**changes: Any) -> Terms:

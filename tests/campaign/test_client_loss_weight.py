@@ -12,11 +12,12 @@ from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Refused
 from jsam.campaign.sandboxed_check import check_loss_weight_apart
 from jsam.campaign.verification import Status
+from jsam.errors import InputError
 from jsam.mechanism.budget.budget_cache import BudgetCache
 from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
 from jsam.mechanism.priors import parse_prior
 from jsam.mechanism.registry import mechanism_named
-from tests.flower.offers import offer, public_inputs
+from tests.campaign.offers import offer, public_inputs
 
 BUDGET = 10.0
 
@@ -97,13 +98,11 @@ def test_a_prior_that_takes_for_ever_is_given_up() -> None:
     assert "2 s" in found.message
 
 
-def test_a_cap_on_selection_that_the_mechanism_does_not_know_is_left_out_on_both_sides() -> None:
-    """As the server's plan does."""
-    weight = loss_weight_for_budget(
-        mechanism_named("usbm", loss_weight=1.0),
-        BUDGET,
-        prior=parse_prior("uniform:0,1"),
-        num_clients=3,
-    ).loss_weight
-    public = public_inputs(mechanism="usbm", budget=BUDGET, loss_weight=weight, max_selection_prob=0.1)
-    assert check_loss_weight_apart(offer(public=public)).status is Status.PASSED
+def test_a_cap_on_selection_below_what_the_mechanism_draws_is_refused_on_both_sides() -> None:
+    """usbm draws each of three clients with probability 1/3, so no plan keeps a cap of 0.1, whatever η is."""
+    public = public_inputs(mechanism="usbm", budget=BUDGET, loss_weight=1.0, max_selection_prob=0.1)
+    check = check_loss_weight_apart(offer(public=public))
+    assert check.status is Status.VIOLATED
+    assert "cannot be computed" in check.message
+    with pytest.raises(InputError, match=r"max_selection_prob"):
+        public.rules.contract(public.rules.market([0.2, 0.4, 0.6]))
