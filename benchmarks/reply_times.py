@@ -30,9 +30,8 @@ from jsam.campaign.client.client_files import write_client
 from jsam.campaign.client.reply_times import ReplyTimes
 from jsam.campaign.round_request import RoundRequest
 from jsam.campaign.terms import Terms
-from jsam.flower.client_app import client_app
+from jsam.flower.client_app import client_app, reply_seconds
 from jsam.training.federated.installed_models import model_named
-from jsam.training.federated.local_training import measured
 from jsam.training.federated.parameters import flattened
 
 RESULT = Path("results/benchmarks/reply-times.json")
@@ -47,7 +46,7 @@ class Client:
     def __init__(self, folder: Path, inputs: NDArray[np.float32], targets: NDArray[np.int64], rounds: int) -> None:
         self.folder, self.samples, self._slept = folder, len(targets), 0.0
         file = write_client(folder, name="a", sensitivity=0.2, inputs=inputs, targets=targets)
-        self._app = client_app(times=ReplyTimes(measure=measured, sleep=self._sleep))
+        self._app = client_app(times=ReplyTimes(measure=reply_seconds, sleep=self._sleep))
         self._context = Context(
             run_id=1, node_id=7, node_config={"client-file": str(file)}, state=RecordDict(), run_config={}
         )

@@ -13,6 +13,9 @@ from jsam.campaign.messages import Value, Vector
 from jsam.campaign.refusal import Reason, Refused
 from jsam.campaign.terms import Terms
 
+# What a request repeats from the terms that were accepted.
+AGREED = ("clip_norm", "noise_std", "samples", "delta", "adjacency")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRequest:
@@ -45,17 +48,8 @@ class RoundRequest:
     @classmethod
     def of_terms(cls, terms: Terms, *, round: int, multiplicity: int) -> RoundRequest:
         """What an honest server asks."""
-        return cls(
-            campaign=terms.campaign,
-            terms_hash=terms.hash,
-            round=round,
-            multiplicity=multiplicity,
-            clip_norm=terms.clip_norm,
-            noise_std=terms.noise_std,
-            samples=terms.samples,
-            delta=terms.delta,
-            adjacency=terms.adjacency,
-        )
+        agreed = {name: getattr(terms, name) for name in ("campaign", *AGREED)}
+        return cls(terms_hash=terms.hash, round=round, multiplicity=multiplicity, **agreed)
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> RoundRequest:

@@ -25,14 +25,12 @@ def client_app(noise: Noise = fresh_noise, times: ReplyTimes | None = None) -> C
     def answers(kind: Kind) -> Any:
         def answered(message: Message, context: Context) -> Message:
             # torch is loaded late: a process that only forks, or serves another app, does without.
-            from jsam.training.federated.local_training import InstalledTraining
+            from jsam.training.federated import local_training
 
-            client = Client(
-                load=lambda: ClientFiles.of_node(context.node_config),
-                training=InstalledTraining(),
-                noise=noise,
-                times=times,
-            )
+            def load() -> ClientFiles:
+                return ClientFiles.of_node(context.node_config)
+
+            client = Client(load=load, training=local_training, noise=noise, times=times)
             answer = client.answer(question_in(message, kind))
             # Made last of all: a message says to the microsecond when it was made.
             return Message(content_of(answer), reply_to=message)
@@ -46,12 +44,13 @@ def client_app(noise: Noise = fresh_noise, times: ReplyTimes | None = None) -> C
     return app
 
 
-def _measured(work: Work) -> float:
+def reply_seconds(work: Work) -> float:
+    """Seconds that a reply's computation takes on made-up records and with a made-up model."""
     from jsam.training.federated.local_training import measured
 
-    return measured(work)
+    return measured(work.model, work.kind, work.shape, work.labels)
 
 
 app = client_app()
 # What `jsam supernode` runs.
-deployed = client_app(times=ReplyTimes(measure=_measured))
+deployed = client_app(times=ReplyTimes(measure=reply_seconds))

@@ -40,7 +40,7 @@ class LocalTraining(Protocol):
         """Whether a model of this name is installed here."""
         ...
 
-    def check(self, model: str, inputs: NDArray[Any]) -> None:
+    def check_trains(self, model_name: str, inputs: NDArray[Any]) -> None:
         """Refuse, by `InputError`, a model that cannot be trained on such inputs; looks at no value of them."""
         ...
 
@@ -48,11 +48,11 @@ class LocalTraining(Protocol):
         """Find out which records the model does not take, and say in this machine's own log how many."""
         ...
 
-    def fits(self, model: str, parameters: Vector) -> bool:
+    def fits(self, model_name: str, vector: Vector) -> bool:
         """Whether these can be the model's parameters."""
         ...
 
-    def clipped_mean(self, model: str, parameters: Vector, files: ClientFiles, clip_norm: float) -> NDArray[np.float64]:
+    def clipped_mean(self, model: str, vector: Vector, files: ClientFiles, clip_norm: float) -> NDArray[np.float64]:
         """The mean of all records' clipped gradients, before noise. It does not fail for any record's sake."""
         ...
 
@@ -160,7 +160,7 @@ class Client:
         if not self.training.knows(model):
             raise Refused(Reason.INVALID_TERMS, "the model is not installed at this client")
         try:
-            self.training.check(model, inputs)
+            self.training.check_trains(model, inputs)
         except InputError as error:
             text = "the model cannot be trained on this client's kind of records"
             raise Refused(Reason.INVALID_TERMS, text) from error

@@ -44,7 +44,7 @@ from jsam.campaign.client.client_lock import opened_books, translated
 from jsam.campaign.client.client_store import RULES, CampaignStore
 from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason, Refused
-from jsam.campaign.round_request import RoundRequest
+from jsam.campaign.round_request import AGREED, RoundRequest
 from jsam.campaign.sandboxed_check import check_loss_weight_apart
 from jsam.campaign.statement import Statement, Total, total
 from jsam.campaign.terms import Terms
@@ -327,7 +327,7 @@ def _agreed_release(request: RoundRequest, terms: Terms) -> Release:
     """The release that is asked for, if it is one of the terms."""
     if request.terms_hash != terms.hash:
         raise Refused(Reason.OTHER_CONTRACT, "the request names other terms than those accepted")
-    for name in ("clip_norm", "noise_std", "samples", "delta", "adjacency"):
+    for name in AGREED:
         if getattr(request, name) != getattr(terms, name):
             raise Refused(Reason.OTHER_SETTINGS, f"{name} differs from the accepted terms")
     if request.round >= terms.public.rounds:

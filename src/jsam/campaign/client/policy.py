@@ -22,13 +22,13 @@ implies.
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from jsam.campaign.checked import number, whole_number
 from jsam.campaign.statement import NOTHING, Total, total
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError
@@ -66,25 +66,15 @@ class Policy:
     adjacency: tuple[str, ...] = tuple(kind.value for kind in Adjacency)
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_epsilon",
-            "max_delta",
-            "min_payment_per_epsilon",
-            "total_epsilon",
-            "total_delta",
-            "reply_seconds",
-        ):
-            value = getattr(self, name)
-            if value is None and name not in ("max_epsilon", "total_epsilon"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-                raise InputError(f"{name} is {value!r}; it must be a finite number of at least 0")
+        for name in ("max_delta", "min_payment_per_epsilon", "total_delta", "reply_seconds"):
+            if getattr(self, name) is not None:
+                number(name, getattr(self, name))
+        for name in ("max_epsilon", "total_epsilon"):
+            number(name, getattr(self, name))
         if self.total_delta is not None and not 0 < self.total_delta < 1:
             raise InputError(f"total_delta is {self.total_delta:g}; it must lie strictly between 0 and 1")
         for name in ("max_draws", "max_campaigns", "max_stored_bytes"):
-            number: object = getattr(self, name)
-            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                raise InputError(f"{name} is {number!r}; it must be a whole number of at least 0")
+            whole_number(name, getattr(self, name), 0)
         for name in ("complete_information", "check_loss_weight"):
             switch: object = getattr(self, name)
             if not isinstance(switch, bool):

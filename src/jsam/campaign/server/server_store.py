@@ -117,10 +117,11 @@ class ServerStore:
 
     def reports(self, rules: CampaignRules) -> dict[str, Report] | None:
         """What clients reported; a report that would not be taken today (of an earlier version) is left out."""
-        if not (self.path / "reports.json").exists():
+        stored = self._read_or_none("reports.json")
+        if stored is None:
             return None
         found = {}
-        for name, values in self._read("reports.json").items():
+        for name, values in stored.items():
             try:
                 check_report(name, values["sensitivity"], values["samples"], rules)
             except UnusableError as error:
@@ -133,7 +134,7 @@ class ServerStore:
 
     def rejected(self) -> dict[str, str]:
         """Why answers to the first question could not be used."""
-        return self._read("rejected.json") if (self.path / "rejected.json").exists() else {}
+        return self._read_or_none("rejected.json") or {}
 
     def save_reports(self, reports: Mapping[str, Report], rejected: Mapping[str, str] | None = None) -> None:
         """The reports last: where they are, the rest is."""
@@ -143,7 +144,7 @@ class ServerStore:
 
     def nodes(self) -> dict[str, int]:
         """Which node bore which name when reports were made."""
-        return self._read("nodes.json") if (self.path / "nodes.json").exists() else {}
+        return self._read_or_none("nodes.json") or {}
 
     def save_nodes(self, nodes: Mapping[str, int]) -> None:
         write_json(self.path / "nodes.json", nodes)
@@ -151,9 +152,9 @@ class ServerStore:
     def draft(self, rules: CampaignRules, attempt: int) -> Agreement | None:
         """A plan as it was offered, if it was."""
         name = f"offer-{attempt}.json"
-        if not (self.path / name).exists():
+        stored = self._read_or_none(name)
+        if stored is None:
             return None
-        stored = self._read(name)
         contract = contract_from_dict(stored["contract"], name)
         schedule = Schedule(num_clients=contract.num_clients, draws=np.array(stored["draws"]))
         return _agreement(rules, contract, schedule, stored)
@@ -163,10 +164,10 @@ class ServerStore:
         write_json(self.path / f"offer-{attempt}.json", {**plan, **_as_dict(draft)})
 
     def agreement(self, rules: CampaignRules) -> Agreement | None:
-        if not (self.path / "agreement.json").exists():
+        stored = self._read_or_none("agreement.json")
+        if stored is None:
             return None
-        contract, schedule = load_contract(self.run.contract), Schedule.load(self.run.schedule)
-        return _agreement(rules, contract, schedule, self._read("agreement.json"))
+        return _agreement(rules, load_contract(self.run.contract), Schedule.load(self.run.schedule), stored)
 
     def save_agreement(self, rules: CampaignRules, agreement: Agreement, environment: Mapping[str, str]) -> None:
         """agreement.json last: where it is, the rest is."""
@@ -257,13 +258,16 @@ class ServerStore:
 
     def books(self) -> dict[str, Any]:
         """Empty before anything was agreed on."""
-        return self._read("books.json") if (self.path / "books.json").exists() else {}
+        return self._read_or_none("books.json") or {}
 
     def save_books(self, books: Mapping[str, Any]) -> None:
         write_json(self.path / "books.json", books)
 
     def _round(self, round: int) -> Path:
         return self.path / "replies" / str(round)
+
+    def _read_or_none(self, name: str) -> dict[str, Any] | None:
+        return self._read(name) if (self.path / name).exists() else None
 
     def _read(self, name: str) -> dict[str, Any]:
         try:
