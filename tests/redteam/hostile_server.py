@@ -77,6 +77,10 @@ class HostileServer:
     def offer(self, terms: Terms) -> dict[str, Any]:
         return self._say("query.offer", RecordDict({"offer": ConfigRecord({"terms": terms.to_json()})}))[0]
 
+    def offer_as_stored(self, stored: dict[str, Any]) -> dict[str, Any]:
+        """Words in the place of terms, which need not be terms that anybody could make."""
+        return self._say("query.offer", RecordDict({"offer": ConfigRecord({"terms": json.dumps(stored)})}))[0]
+
     def ask(self, terms: Terms, round: int, draws: int = 1) -> tuple[dict[str, Any], NDArray[np.float32] | None]:
         request = RoundRequest.of_terms(terms, round=round, multiplicity=draws)
         content = RecordDict(

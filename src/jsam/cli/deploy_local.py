@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, refuse_columns, with_options
-from jsam.cli.output import EXIT_BAD_INPUT, PageFormat, check_folder, deliver, fail, rendered, say
+from jsam.cli.output import EXIT_BAD_INPUT, PageFormat, deliver, fail, rendered, say
 from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_flower
 from jsam.cli.wording import in_options
 from jsam.errors import InputError
@@ -82,7 +83,6 @@ def deploy_local(
     """
     require_flower("deploy-local")
     from jsam.campaign.campaign_rules import CampaignRules
-    from jsam.files import keep_private, make_folder
     from jsam.flower.launch.deploy import Shares, run_local
     from jsam.flower.launch.processes import interruptible
     from jsam.mechanism.rules import Rules
@@ -115,9 +115,7 @@ def deploy_local(
     )
     rules.check_prior()
     shares = Shares.deal(rules, clients=clients, dataset=dataset)
-    check_folder(folder)
-    make_folder(folder)
-    keep_private(folder, "--output")
+    _make(folder)
     if folder != output:
         say(f"{output} is there already; this goes to {folder}")
     began = time.monotonic()
@@ -160,9 +158,24 @@ def _fresh(output: Path) -> Path:
             if not folder.exists() or not any(folder.iterdir()):
                 return folder
         except OSError as error:
-            why = error.strerror or error
-            raise InputError(f"--output {folder} cannot be used: {why}; it must be a folder of your own") from error
+            raise _unusable(folder, error) from error
     raise InputError(f"--output {output}: a thousand deployments lie there already; choose another folder")
+
+
+def _make(folder: Path) -> None:
+    from jsam.files import keep_private, make_folder
+
+    try:
+        make_folder(folder)
+        keep_private(folder, "--output")
+        # A folder that was there may still be closed to us.
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _unusable(folder: Path, error: OSError) -> InputError:
+    return InputError(f"--output {folder} cannot be used: {error.strerror or error}; it must be a folder of your own")
 
 
 class _Screen:
