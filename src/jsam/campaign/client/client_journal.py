@@ -161,17 +161,17 @@ def adopt(folder: Path) -> int:
             (folder / name).unlink(missing_ok=True)
     elif (folder / CHAIN).exists() or (folder / HEAD).exists():
         raise InputError(f"{folder} has a chain already; its books need not be adopted")
-    found = {path: _whole(path) for path in _entries(folder / CAMPAIGNS) if _holds_files(path)}
+    campaigns = {path: _whole(path) for path in _entries(folder / CAMPAIGNS) if _holds_files(path)}
     write_atomically(marker, b"")
     journal = Journal(folder)
-    for path, kept in found.items():
+    for path, kept in campaigns.items():
         journal.enter(path.name, kept.files)
         for release in kept.releases:
             journal.enter(path.name, release=release)
     marker.unlink()
     Journal(folder).check_files()
     sync_folder(folder)
-    return len(found)
+    return len(campaigns)
 
 
 def _whole(path: Path) -> Kept:
@@ -197,21 +197,21 @@ def _parsed(record: Mapping[str, Any], path: Path, number: int) -> tuple[str, di
         good = bool(_CAMPAIGN.fullmatch(campaign)) and all(
             _FILE.fullmatch(name) and isinstance(text, str) for name, text in files.items()
         )
-        found = None if release is None else Release.from_record(release)
+        parsed = None if release is None else Release.from_record(release)
     except (KeyError, TypeError, ValueError, AttributeError, InputError):
-        good, found = False, None
+        good, parsed = False, None
     if not good:
         raise DamagedError(f"{path}, line {number + 2} is no entry of a client's books")
-    return campaign, files, found
+    return campaign, files, parsed
 
 
 def _check(folder: Path, kept: Kept, before: Kept, *, digests: bool) -> None:
     for name, text in kept.files.items():
         if name.startswith(REPLIES) and not digests:
             continue
-        found = _text(folder / name)
-        if found != text and found != before.files.get(name):
-            raise DamagedError(f"{folder / name} {'is gone' if found is None else 'was changed'}")
+        held = _text(folder / name)
+        if held != text and held != before.files.get(name):
+            raise DamagedError(f"{folder / name} {'is gone' if held is None else 'was changed'}")
     names = _names(folder)
     gone = sorted(name for name in kept.files.keys() - names if name in before.files)
     if gone:
@@ -230,19 +230,19 @@ def _check_releases(path: Path, kept: Kept, before: Kept) -> None:
     if TERMS not in before.files:
         return  # an acceptance that a kill interrupted; `finish` makes the file
     try:
-        found = list(read_ledger(path))
+        recorded = list(read_ledger(path))
     except InputError as error:
         raise DamagedError(str(error)) from error
-    if found not in (kept.releases, before.releases):
+    if recorded not in (kept.releases, before.releases):
         raise DamagedError(f"{path} does not have the releases that were recorded")
 
 
 def _names(folder: Path) -> set[str]:
     """The files of a campaign that its entries must know."""
-    found = {path.name for path in _entries(folder)} | {f"{REPLIES}/{path.name}" for path in _entries(folder / REPLIES)}
+    files = {path.name for path in _entries(folder)} | {f"{REPLIES}/{path.name}" for path in _entries(folder / REPLIES)}
     return {
         name
-        for name in found
+        for name in files
         # A write that a kill interrupted leaves a file whose name begins with a dot.
         if name not in (RELEASES, REPLIES) and not Path(name).name.startswith(".") and not _REPLY.fullmatch(name)
     }

@@ -242,10 +242,10 @@ class ClientLedger:
 
     def _judge(self, terms: Terms, journal: Journal) -> None:
         if self.policy.check_loss_weight:
-            found = check_loss_weight_apart(terms)
-            if found.status is Status.NOT_CHECKED:
+            check = check_loss_weight_apart(terms)
+            if check.status is Status.NOT_CHECKED:
                 raise Refused(Reason.INVALID_TERMS, "the loss weight of this budget cannot be checked here")
-            _hold(() if found.status is Status.PASSED else (found,))
+            _hold(() if check.status is Status.PASSED else (check,))
         objections = self.policy.judge(terms, _committed(_statements(journal), terms.campaign))
         if objections:
             names = ", ".join(objection.code for objection in objections)

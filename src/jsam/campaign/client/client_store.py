@@ -58,14 +58,14 @@ class CampaignStore:
     @classmethod
     def names_in(cls, journal: Journal) -> tuple[str, ...]:
         """Names of campaigns, as servers gave them."""
-        found = []
+        names = []
         for name in sorted(journal.campaigns):
             store = cls(journal, name)
             if store.known:
-                found.append(store.terms.campaign)
+                names.append(store.terms.campaign)
             elif store.published is not None:
-                found.append(Announcement.from_json(store.published).campaign)
-        return tuple(found)
+                names.append(Announcement.from_json(store.published).campaign)
+        return tuple(names)
 
     @classmethod
     def all_in(cls, journal: Journal) -> list[CampaignStore]:

@@ -120,7 +120,7 @@ class ServerStore:
         stored = self._read_or_none("reports.json")
         if stored is None:
             return None
-        found = {}
+        reports = {}
         for name, values in stored.items():
             try:
                 check_report(name, values["sensitivity"], values["samples"], rules)
@@ -129,8 +129,8 @@ class ServerStore:
                 continue
             except (KeyError, TypeError) as error:
                 raise JsamError(f"{self.path / 'reports.json'} is damaged; restore it from a copy") from error
-            found[name] = Report(sensitivity=values["sensitivity"], samples=values["samples"])
-        return found
+            reports[name] = Report(sensitivity=values["sensitivity"], samples=values["samples"])
+        return reports
 
     def rejected(self) -> dict[str, str]:
         """Why answers to the first question could not be used."""
@@ -222,14 +222,14 @@ class ServerStore:
 
     def replies(self, round: int) -> dict[str, Vector]:
         """Replies to this round that had arrived before a kill; one that cannot be read is asked for again."""
-        found = {}
+        releases = {}
         for path in sorted(self._round(round).glob("*.npz")):
             try:
                 with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                    found[str(stored["client"])] = stored["release"]
+                    releases[str(stored["client"])] = stored["release"]
             except (OSError, ValueError, LookupError, TypeError, EOFError, MemoryError, zipfile.BadZipFile) as error:
                 logger.warning("the stored reply %s cannot be read (%s)", path, type(error).__name__)
-        return found
+        return releases
 
     def keep_reply(self, round: int, client: str, release: Vector) -> None:
         folder = self._round(round)

@@ -56,16 +56,16 @@ def fit_records(files: RecordFiles, model_name: str) -> Mask:
         # Numbers go through all known modules alike, whatever they are; labels are looked at in every round.
         return np.ones(len(targets), dtype=np.bool_)
     path = files.ledger / "fit" / f"{_key(files, model_name, model)}.npy"
-    found = _stored(path, len(targets))
-    if found is None:
-        found = _tried(inputs, targets, lambda x, y: _forward(model, x, y))
+    fit = _stored(path, len(targets))
+    if fit is None:
+        fit = _tried(inputs, targets, lambda x, y: _forward(model, x, y))
         try:
             make_folder(files.ledger, mode=0o700)
             make_folder(path.parent, mode=0o700)
-            write_atomically(path, found.tobytes())
+            write_atomically(path, fit.tobytes())
         except (JsamError, OSError):
             logger.warning("which records fit the model could not be stored; it is found out again next time")
-    return found
+    return fit
 
 
 def mean_of_fit(
@@ -117,7 +117,7 @@ def _tried(
     inputs: NDArray[Any], targets: NDArray[np.int64], run: Callable[[torch.Tensor, torch.Tensor], object]
 ) -> Mask:
     """For which records `run` does not raise, each by itself."""
-    found = np.ones(len(targets), dtype=np.bool_)
+    taken = np.ones(len(targets), dtype=np.bool_)
     for i in range(len(targets)):
         try:
             run(torch.from_numpy(inputs[i : i + 1]), torch.from_numpy(targets[i : i + 1]))
@@ -125,8 +125,8 @@ def _tried(
             raise
         except Exception as error:  # noqa: BLE001 - whatever a model raises
             logger.debug("record %d: %s", i, error)
-            found[i] = False
-    return found
+            taken[i] = False
+    return taken
 
 
 def _key(files: RecordFiles, model_name: str, model: nn.Module) -> str:
@@ -141,5 +141,5 @@ def _stored(path: Path, count: int) -> Mask | None:
         stored = path.read_bytes()
     except OSError:
         return None
-    found = np.frombuffer(stored, dtype=np.uint8)
-    return found.astype(np.bool_) if len(found) == count else None
+    mask = np.frombuffer(stored, dtype=np.uint8)
+    return mask.astype(np.bool_) if len(mask) == count else None

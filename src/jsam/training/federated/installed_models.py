@@ -38,11 +38,11 @@ def model_named(name: str, seed: int) -> nn.Module:
 
 
 def _offered(name: str) -> EntryPoint:
-    found = {offer.value: offer for offer in entry_points(group=GROUP, name=name)}
-    if len(found) == 1:
-        return next(iter(found.values()))
-    if found:
-        raise InputError(f"model {name!r} is offered by several packages: {', '.join(sorted(found))}")
+    offers = {offer.value: offer for offer in entry_points(group=GROUP, name=name)}
+    if len(offers) == 1:
+        return next(iter(offers.values()))
+    if offers:
+        raise InputError(f"model {name!r} is offered by several packages: {', '.join(sorted(offers))}")
     raise InputError(
         f"model {name!r} is not installed here; jsam has {', '.join(MODEL_NAMES)}, and a package offers others by an "
         f"entry point of the group {GROUP}"
