@@ -15,7 +15,7 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.server import server_campaign
+from jsam.campaign.server import rounds
 from jsam.campaign.server.server_store import ServerStore
 from jsam.mechanism.contract_files import load_contract
 from jsam.privacy import read_ledger
@@ -77,7 +77,7 @@ def test_noise_of_the_aggregate_has_the_variance_of_the_contract(tmp_path: Path)
     noisy = Federation.make(tmp_path / "noisy", SENSITIVITIES)
     plain = Federation.make(tmp_path / "plain", SENSITIVITIES, noise=no_noise)
     seen: dict[str, list[np.ndarray[Any, Any]]] = {"noisy": [], "plain": []}
-    original = server_campaign._Rounds._update
+    original = rounds.Rounds._update
     with pytest.MonkeyPatch.context() as patch:
         for name, federation in (("noisy", noisy), ("plain", plain)):
 
@@ -86,7 +86,7 @@ def test_noise_of_the_aggregate_has_the_variance_of_the_contract(tmp_path: Path)
                 seen[name].append(found.astype(np.float64))
                 return found
 
-            patch.setattr(server_campaign._Rounds, "_update", update)
+            patch.setattr(rounds.Rounds, "_update", update)
             federation.run(rules)
 
     releases = read_ledger(tmp_path / "noisy" / "server" / "ledger.jsonl")

@@ -15,8 +15,8 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.server.elicitation import NobodyLeftError
 from jsam.campaign.server.server_store import ServerStore
+from jsam.campaign.server.storage import NobodyLeftError
 from jsam.errors import InputError
 from jsam.training.federated import server_model
 from jsam.training.federated.installed_models import check_model, model_named

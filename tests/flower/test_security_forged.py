@@ -19,8 +19,7 @@ if not TYPE_CHECKING:
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from jsam.campaign.round_request import RoundRequest
-from jsam.campaign.server.rounds import Ask
-from jsam.campaign.server.server_campaign import CampaignStoppedError
+from jsam.campaign.server.rounds import Ask, CampaignStoppedError
 from jsam.campaign.server.server_store import ServerStore
 from jsam.campaign.terms import Terms
 from tests.flower.loopback import Federation, published

@@ -18,9 +18,10 @@ from flwr.app import Message
 
 from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.identity import Certificates
-from jsam.campaign.server.elicitation import MOST_QUESTIONS, NobodyLeftError
-from jsam.campaign.server.server_campaign import CampaignStoppedError
+from jsam.campaign.server.elicitation import MOST_QUESTIONS
+from jsam.campaign.server.rounds import CampaignStoppedError
 from jsam.campaign.server.server_store import ServerStore
+from jsam.campaign.server.storage import NobodyLeftError
 from jsam.errors import MissingDataError
 from jsam.mechanism.contract_files import load_contract
 from tests.flower.loopback import Federation, no_noise, published

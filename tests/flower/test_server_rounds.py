@@ -23,7 +23,7 @@ from flwr.app import Message
 from jsam.campaign.server import server_store
 from jsam.campaign.server.agreement import Office, withdraw
 from jsam.campaign.server.roster import Roster
-from jsam.campaign.server.server_campaign import CampaignStoppedError
+from jsam.campaign.server.rounds import CampaignStoppedError
 from jsam.campaign.server.server_store import ServerStore
 from jsam.cli import main
 from jsam.errors import JsamError

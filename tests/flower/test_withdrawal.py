@@ -18,7 +18,7 @@ if not TYPE_CHECKING:
 from flwr.app import Message
 
 from jsam.campaign.campaign_rules import CampaignRules
-from jsam.campaign.server.elicitation import NobodyLeftError
+from jsam.campaign.server.storage import NobodyLeftError
 from jsam.campaign.statement import Total
 from jsam.mechanism.contract import Contract
 from tests.flower.loopback import Federation, published

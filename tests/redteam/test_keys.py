@@ -16,7 +16,7 @@ if not TYPE_CHECKING:
 
 from jsam.campaign.identity import Certificates
 from jsam.campaign.server.answers import Flaw
-from jsam.campaign.server.elicitation import NobodyLeftError
+from jsam.campaign.server.storage import NobodyLeftError
 from jsam.errors import InputError
 from tests.flower.loopback import Federation, published
 

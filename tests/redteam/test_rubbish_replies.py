@@ -23,7 +23,7 @@ from flwr.clientapp import ClientApp
 from jsam.campaign.client.client_files import write_client
 from jsam.campaign.names import is_name
 from jsam.campaign.server.answers import Flaw, UnusableError, check_release
-from jsam.campaign.server.server_campaign import CampaignStoppedError
+from jsam.campaign.server.rounds import CampaignStoppedError
 from jsam.campaign.server.server_store import ServerStore
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError

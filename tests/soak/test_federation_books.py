@@ -16,7 +16,7 @@ if not TYPE_CHECKING:
 from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.client.client_journal import Journal
 from jsam.campaign.client.client_store import CampaignStore
-from jsam.campaign.server.server_campaign import CampaignStoppedError
+from jsam.campaign.server.rounds import CampaignStoppedError
 from jsam.campaign.server.server_store import ServerStore
 from jsam.flower.launch.federation import LocalFederation
 from jsam.privacy import Ledger

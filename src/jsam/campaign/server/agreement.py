@@ -5,62 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.messages import Kind, Question, Reply
 from jsam.campaign.server.answers import Flaw, answer_to_offer
 from jsam.campaign.server.asking import ask_clients
-from jsam.campaign.server.elicitation import NobodyLeftError, Report
 from jsam.campaign.server.roster import Roster
 from jsam.campaign.server.server_options import ServerOptions
+from jsam.campaign.server.storage import Agreement, NobodyLeftError, Report, ServerStorage, reasons
 from jsam.campaign.server.transport import Transport
 from jsam.campaign.terms import Terms
 from jsam.errors import ReportError
-from jsam.mechanism.contract import Contract
-from jsam.privacy import Schedule
 from jsam.runs.noise_plan import Preparation
 
 logger = logging.getLogger(__name__)
 
 SILENT = "silent"
 _WITHDRAWING = 30.0  # seconds, at the most, for telling clients that a campaign is over
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Agreement:
-    """A contract, the schedule drawn from it, the terms by client, and the reasons of those who are not in them.
-
-    As it is offered, `terms` has every offer; once it is agreed on, those that were accepted. Whoever declined the
-    second offer is in contract and schedule but not in `terms`: its slots stay empty.
-    """
-
-    preparation: Preparation
-    terms: Mapping[str, Terms]
-    declined: Mapping[str, str]
-
-    @property
-    def contract(self) -> Contract:
-        return self.preparation.contract
-
-    @property
-    def schedule(self) -> Schedule:
-        return self.preparation.schedule
-
-    def after(self, said_no: Mapping[str, str]) -> Agreement:
-        """What is agreed on once these clients have declined, with their reasons."""
-        declined = {**self.declined, **said_no}
-        accepted = {name: offer for name, offer in self.terms.items() if name not in said_no}
-        if not accepted:
-            raise NobodyLeftError(f"nobody accepted: {_words(declined)}")
-        return Agreement(preparation=self.preparation, terms=accepted, declined=declined)
-
-
-class Drafts(Protocol):
-    """Where plans are kept as they are offered; on disk when `save_draft` returns."""
-
-    def draft(self, rules: CampaignRules, attempt: int) -> Agreement | None: ...
-    def save_draft(self, attempt: int, draft: Agreement) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,7 +35,7 @@ class Office:
 
 
 def agree(
-    office: Office, reports: Mapping[str, Report], drafts: Drafts, rejected: Mapping[str, str] | None = None
+    office: Office, reports: Mapping[str, Report], store: ServerStorage, rejected: Mapping[str, str] | None = None
 ) -> Agreement:
     """Plan and offer; after declines plan once more, by the same function at the new N, and offer to all that are left.
 
@@ -82,10 +43,10 @@ def agree(
     Clients judge two offers of a campaign and no third, so each draft is kept before it is offered:
     a server that was killed in between says the same again, to the last bit.
     """
-    first, second = drafts.draft(office.rules, 1), drafts.draft(office.rules, 2)
+    first, second = store.draft(office.rules, 1), store.draft(office.rules, 2)
     if first is None:
         first = _drafted(office.rules, reports, rejected or {})
-        drafts.save_draft(1, first)
+        store.save_draft(1, first)
     if second is None:
         said_no = _offer(office, first.terms)
         if not said_no:
@@ -93,9 +54,9 @@ def agree(
         out = {**first.declined, **said_no}
         left = {name: report for name, report in reports.items() if name not in out}
         if not left:
-            raise NobodyLeftError(f"all clients declined: {_words(said_no)}")
+            raise NobodyLeftError(f"all clients declined: {reasons(said_no)}")
         second = _drafted(office.rules, left, out)
-        drafts.save_draft(2, second)
+        store.save_draft(2, second)
     # Who accepted the first offer and is not bought from in the second plan is free again.
     withdraw(office, first.terms.keys() - second.terms.keys() - second.declined.keys())
     said_no = _offer(office, second.terms)
@@ -165,7 +126,7 @@ def _drafted(rules: CampaignRules, reports: Mapping[str, Report], declined: Mapp
             del left[name]
             continue
         return Agreement(preparation=preparation, terms=terms_of(rules, preparation, left), declined=out)
-    raise NobodyLeftError(f"no report can be planned with: {_words(out)}")
+    raise NobodyLeftError(f"no report can be planned with: {reasons(out)}")
 
 
 def _offer(office: Office, terms: Mapping[str, Terms]) -> dict[str, str]:
@@ -181,7 +142,3 @@ def _offer(office: Office, terms: Mapping[str, Terms]) -> dict[str, str]:
     said_no = {name: answer for name, answer in answers.items() if answer is not None}
     logger.info("an offer to all: %d of %d accepted", len(answers) - len(said_no), len(answers))
     return said_no
-
-
-def _words(declined: Mapping[str, str]) -> str:
-    return "; ".join(f"{name} ({why})" for name, why in declined.items())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import Any
 
 from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.messages import Kind, Question, Reply
@@ -12,8 +10,8 @@ from jsam.campaign.server.answers import Flaw, UnusableError, name_in, refusal_i
 from jsam.campaign.server.asking import Asking, Attempts
 from jsam.campaign.server.roster import Roster
 from jsam.campaign.server.server_options import ServerOptions
+from jsam.campaign.server.storage import NobodyLeftError, Report
 from jsam.campaign.server.transport import Transport
-from jsam.errors import JsamError
 
 logger = logging.getLogger("jsam.campaign")
 
@@ -22,41 +20,23 @@ MOST_QUESTIONS = 5
 _MOMENT = 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What one client said of itself."""
-
-    sensitivity: float
-    samples: int
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"sensitivity": self.sensitivity, "samples": self.samples}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Elicited:
-    """Reports by name, and the named reason for each answer that could not be used: by name, or by node without one."""
-
-    reports: dict[str, Report]
-    rejected: dict[str, str]
-
-
-class NobodyLeftError(JsamError):
-    """No client answered, or none accepted; there is nothing to train."""
-
-
-def elicit(transport: Transport, roster: Roster, rules: CampaignRules, options: ServerOptions) -> Elicited:
+def elicit(
+    transport: Transport, roster: Roster, rules: CampaignRules, options: ServerOptions
+) -> tuple[dict[str, Report], dict[str, str]]:
     """Ask all who are online; whoever stays silent or gives no report that can be used is not in the market.
+
+    What comes back are reports by name, and the named reason for each answer that could not be used: by name, or by
+    node where it had none.
 
     A repeated question is the same question: the same words under the same digest, to which a client's answer is the
     same. So asking again does no harm, and the first report of a name stands.
     """
-    elicited = _Elicitation(transport, roster, rules, options).run()
-    if not elicited.reports:
+    reports, rejected = _Elicitation(transport, roster, rules, options).run()
+    if not reports:
         raise NobodyLeftError(
             f"no client reported within {options.elicit_seconds:g} s ({len(roster.online)} nodes are online)"
         )
-    return elicited
+    return reports, rejected
 
 
 class _Elicitation:
@@ -68,7 +48,7 @@ class _Elicitation:
         self._reports: dict[str, Report] = {}
         self._rejected: dict[str, str] = {}
 
-    def run(self) -> Elicited:
+    def run(self) -> tuple[dict[str, Report], dict[str, str]]:
         transport, options, asking = self._transport, self._options, self._asking
         question = Question(kind=Kind.ELICIT, values={"text": self._rules.to_json(), "digest": self._rules.digest})
         self._wait_for_nodes()
@@ -90,7 +70,7 @@ class _Elicitation:
             if asking.open:
                 transport.pause()
         logger.info("%d clients reported, %d nodes asked", len(self._reports), len(self._asked))
-        return Elicited(reports=dict(sorted(self._reports.items())), rejected=self._rejected)
+        return dict(sorted(self._reports.items())), self._rejected
 
     def _wait_for_nodes(self) -> None:
         """Until as many nodes are online as clients are expected, or the time for that is over."""

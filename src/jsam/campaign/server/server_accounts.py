@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jsam.campaign.server.agreement import Agreement
+from jsam.campaign.server.storage import Agreement
 from jsam.privacy import Release, check_contract
 
 

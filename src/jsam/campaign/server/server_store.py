@@ -33,10 +33,8 @@ import numpy as np
 
 from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.messages import Vector
-from jsam.campaign.server.agreement import Agreement
 from jsam.campaign.server.answers import UnusableError, check_report, plain
-from jsam.campaign.server.elicitation import Report
-from jsam.campaign.server.storage import ModelState
+from jsam.campaign.server.storage import Agreement, ModelState, Report
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError, JsamError
 from jsam.files import keep_private, make_folder, write_atomically

@@ -12,9 +12,55 @@ from typing import Any, Protocol
 
 from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.messages import Vector
-from jsam.campaign.server.agreement import Agreement, Drafts
-from jsam.campaign.server.elicitation import Report
-from jsam.privacy import Ledger
+from jsam.campaign.terms import Terms
+from jsam.errors import JsamError
+from jsam.mechanism.contract import Contract
+from jsam.privacy import Ledger, Schedule
+from jsam.runs.noise_plan import Preparation
+
+
+class NobodyLeftError(JsamError):
+    """No client answered, or none accepted; there is nothing to train."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What one client said of itself."""
+
+    sensitivity: float
+    samples: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"sensitivity": self.sensitivity, "samples": self.samples}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Agreement:
+    """A contract, the schedule drawn from it, the terms by client, and the reasons of those who are not in them.
+
+    As it is offered, `terms` has every offer; once it is agreed on, those that were accepted. Whoever declined the
+    second offer is in contract and schedule but not in `terms`: its slots stay empty.
+    """
+
+    preparation: Preparation
+    terms: Mapping[str, Terms]
+    declined: Mapping[str, str]
+
+    @property
+    def contract(self) -> Contract:
+        return self.preparation.contract
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.preparation.schedule
+
+    def after(self, said_no: Mapping[str, str]) -> Agreement:
+        """What is agreed on once these clients have declined, with their reasons."""
+        declined = {**self.declined, **said_no}
+        accepted = {name: offer for name, offer in self.terms.items() if name not in said_no}
+        if not accepted:
+            raise NobodyLeftError(f"nobody accepted: {reasons(declined)}")
+        return Agreement(preparation=self.preparation, terms=accepted, declined=declined)
 
 
 @dataclass(kw_only=True)
@@ -38,7 +84,7 @@ class RoundRecords(Protocol):
         ...
 
 
-class ServerStorage(Drafts, Protocol):
+class ServerStorage(Protocol):
     """One campaign's records on the server. Whoever is in `writing` is their only writer."""
 
     def begin(self, rules: CampaignRules) -> None:
@@ -60,6 +106,9 @@ class ServerStorage(Drafts, Protocol):
     def rejected(self) -> dict[str, str]: ...
     def save_reports(self, reports: Mapping[str, Report], rejected: Mapping[str, str] | None = None) -> None: ...
 
+    def draft(self, rules: CampaignRules, attempt: int) -> Agreement | None: ...
+    def save_draft(self, attempt: int, draft: Agreement) -> None: ...
+
     def agreement(self, rules: CampaignRules) -> Agreement | None: ...
     def save_agreement(self, rules: CampaignRules, agreement: Agreement, environment: Mapping[str, str]) -> None: ...
 
@@ -74,3 +123,8 @@ class ServerStorage(Drafts, Protocol):
     def read_metrics(self) -> list[dict[str, Any]]: ...
     def finish(self, model: bytes, summary: Mapping[str, Any]) -> None: ...
     def save_books(self, books: Mapping[str, Any]) -> None: ...
+
+
+def reasons(declined: Mapping[str, str]) -> str:
+    """Who is not in it, and why, in one line."""
+    return "; ".join(f"{name} ({why})" for name, why in declined.items())
