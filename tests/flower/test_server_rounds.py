@@ -21,7 +21,8 @@ if not TYPE_CHECKING:
 from flwr.app import Message
 
 from jsam.campaign.server import server_store
-from jsam.campaign.server.agreement import Office, withdraw
+from jsam.campaign.server.agreement import withdraw
+from jsam.campaign.server.asking import Office
 from jsam.campaign.server.roster import Roster
 from jsam.campaign.server.rounds import CampaignStoppedError
 from jsam.campaign.server.server_store import ServerStore

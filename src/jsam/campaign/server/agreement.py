@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.messages import Kind, Question, Reply
 from jsam.campaign.server.answers import Flaw, answer_to_offer
-from jsam.campaign.server.asking import ask_clients
-from jsam.campaign.server.roster import Roster
-from jsam.campaign.server.server_options import ServerOptions
+from jsam.campaign.server.asking import Office, ask_clients
 from jsam.campaign.server.storage import Agreement, NobodyLeftError, Report, ServerStorage, reasons
-from jsam.campaign.server.transport import Transport
 from jsam.campaign.terms import Terms
 from jsam.errors import ReportError
 from jsam.runs.noise_plan import Preparation
@@ -22,16 +18,6 @@ logger = logging.getLogger(__name__)
 
 SILENT = "silent"
 _WITHDRAWING = 30.0  # seconds, at the most, for telling clients that a campaign is over
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Office:
-    """What every question to a client needs: the way to it, who is where, the rules, and how long to wait."""
-
-    transport: Transport
-    roster: Roster
-    rules: CampaignRules
-    options: ServerOptions
 
 
 def agree(
@@ -73,14 +59,7 @@ def withdraw(office: Office, names: Iterable[str]) -> None:
     question = Question(kind=Kind.CLOSE, values={"campaign": office.rules.campaign})
     online = [name for name in names if office.roster.node_of(name) is not None]
     seconds = min(office.options.offer_seconds, _WITHDRAWING)
-    ask_clients(
-        office.transport,
-        office.roster,
-        dict.fromkeys(online, question),
-        lambda *_: None,
-        seconds=seconds,
-        repeat=seconds,
-    )
+    ask_clients(office, dict.fromkeys(online, question), lambda *_: None, seconds=seconds)
 
 
 def prepared(rules: CampaignRules, reports: Mapping[str, Report]) -> Preparation:
@@ -137,8 +116,7 @@ def _offer(office: Office, terms: Mapping[str, Terms]) -> dict[str, str]:
         answers[name] = answer_to_offer(reply, terms[name])
 
     questions = {name: Question(kind=Kind.OFFER, values={"terms": offer.to_json()}) for name, offer in terms.items()}
-    seconds, repeat = office.options.offer_seconds, office.options.repeat_seconds
-    ask_clients(office.transport, office.roster, questions, take, seconds=seconds, repeat=repeat)
+    ask_clients(office, questions, take, seconds=office.options.offer_seconds)
     said_no = {name: answer for name, answer in answers.items() if answer is not None}
     logger.info("an offer to all: %d of %d accepted", len(answers) - len(said_no), len(answers))
     return said_no

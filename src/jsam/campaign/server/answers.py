@@ -16,6 +16,7 @@ from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.messages import Encoded, Reply, Vector
 from jsam.campaign.names import ALLOWED, is_name
 from jsam.campaign.refusal import FAILED, Reason
+from jsam.campaign.server.storage import Report
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError, JsamError
 from jsam.privacy import Release
@@ -61,17 +62,8 @@ def name_in(reply: Reply) -> str:
     return name
 
 
-def report_in(reply: Reply, name: str, rules: CampaignRules) -> tuple[float, int]:
-    """Sensitivity and number of records, in the prior's support and in what can be computed with."""
-    sensitivity, samples = reply.values.get("sensitivity"), reply.values.get("samples")
-    check_report(name, sensitivity, samples, rules)
-    assert isinstance(sensitivity, float)
-    assert isinstance(samples, int)
-    return sensitivity, samples
-
-
-def check_report(name: str, sensitivity: object, samples: object, rules: CampaignRules) -> None:
-    """Refuse, by `UnusableError`, a report that no plan could be made with."""
+def checked_report(name: str, sensitivity: object, samples: object, rules: CampaignRules) -> Report:
+    """The report, if a plan can be made with it: in the prior's support and in what can be computed with."""
     if not is_name(name):
         raise UnusableError(Flaw.NO_NAME, f"a name must have {ALLOWED}")
     if not isinstance(sensitivity, float) or not SMALLEST_REPORT <= sensitivity <= LARGEST_REPORT:
@@ -83,6 +75,7 @@ def check_report(name: str, sensitivity: object, samples: object, rules: Campaig
         rules.check_report(name, sensitivity)
     except InputError as error:
         raise UnusableError(Flaw.BAD_REPORT, "the sensitivity lies outside the prior's support") from error
+    return Report(sensitivity=sensitivity, samples=samples)
 
 
 def refusal_in(reply: Reply) -> str | None:

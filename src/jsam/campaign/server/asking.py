@@ -8,9 +8,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.messages import Question, Reply
 from jsam.campaign.refusal import FAILED, Reason
 from jsam.campaign.server.roster import Roster
+from jsam.campaign.server.server_options import ServerOptions
 from jsam.campaign.server.transport import Transport
 
 logger = logging.getLogger("jsam.campaign")
@@ -85,14 +87,22 @@ class Asking(Generic[Who]):
         attempts.node = None
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Office:
+    """What every question to a client needs: the way to it, who is where, the rules, and how long to wait."""
+
+    transport: Transport
+    roster: Roster
+    rules: CampaignRules
+    options: ServerOptions
+
+
 def ask_clients(
-    transport: Transport,
-    roster: Roster,
+    office: Office,
     questions: Mapping[str, Question],
     take: Callable[[str, Reply], None],
     *,
     seconds: float,
-    repeat: float,
     before: Callable[[str], None] = lambda name: None,
 ) -> dict[str, str]:
     """Ask each client its question, wherever it is at the moment, until all have answered or the time is over.
@@ -100,7 +110,8 @@ def ask_clients(
     `before` is called with a client's name each time before it is asked, `take` with its answer or refusal. What comes
     back says by name why others did not answer.
     """
-    asking = Asking(transport, questions, repeat=repeat)
+    transport, roster = office.transport, office.roster
+    asking = Asking(transport, questions, repeat=office.options.repeat_seconds)
     deadline, look = transport.now() + seconds, -math.inf
     while asking.open and transport.now() < deadline:
         if transport.now() >= look + _LOOK:

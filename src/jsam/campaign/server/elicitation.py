@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.messages import Kind, Question, Reply
-from jsam.campaign.server.answers import Flaw, UnusableError, name_in, refusal_in, report_in
-from jsam.campaign.server.asking import Asking, Attempts
-from jsam.campaign.server.roster import Roster
-from jsam.campaign.server.server_options import ServerOptions
+from jsam.campaign.server.answers import Flaw, UnusableError, checked_report, name_in, refusal_in
+from jsam.campaign.server.asking import Asking, Attempts, Office
 from jsam.campaign.server.storage import NobodyLeftError, Report
-from jsam.campaign.server.transport import Transport
 
 logger = logging.getLogger("jsam.campaign")
 
@@ -20,9 +16,7 @@ MOST_QUESTIONS = 5
 _MOMENT = 10.0
 
 
-def elicit(
-    transport: Transport, roster: Roster, rules: CampaignRules, options: ServerOptions
-) -> tuple[dict[str, Report], dict[str, str]]:
+def elicit(office: Office) -> tuple[dict[str, Report], dict[str, str]]:
     """Ask all who are online; whoever stays silent or gives no report that can be used is not in the market.
 
     What comes back are reports by name, and the named reason for each answer that could not be used: by name, or by
@@ -31,25 +25,24 @@ def elicit(
     A repeated question is the same question: the same words under the same digest, to which a client's answer is the
     same. So asking again does no harm, and the first report of a name stands.
     """
-    reports, rejected = _Elicitation(transport, roster, rules, options).run()
+    reports, rejected = _Elicitation(office).run()
     if not reports:
-        raise NobodyLeftError(
-            f"no client reported within {options.elicit_seconds:g} s ({len(roster.online)} nodes are online)"
-        )
+        seconds, online = office.options.elicit_seconds, len(office.roster.online)
+        raise NobodyLeftError(f"no client reported within {seconds:g} s ({online} nodes are online)")
     return reports, rejected
 
 
 class _Elicitation:
-    def __init__(self, transport: Transport, roster: Roster, rules: CampaignRules, options: ServerOptions) -> None:
-        self._transport, self._roster, self._rules, self._options = transport, roster, rules, options
-        self._asking: Asking[int] = Asking(transport, repeat=options.repeat_seconds)
+    def __init__(self, office: Office) -> None:
+        self._office, self._roster, self._rules = office, office.roster, office.rules
+        self._asking: Asking[int] = Asking(office.transport, repeat=office.options.repeat_seconds)
         self._online: set[int] = set()
         self._asked: set[int] = set()
         self._reports: dict[str, Report] = {}
         self._rejected: dict[str, str] = {}
 
     def run(self) -> tuple[dict[str, Report], dict[str, str]]:
-        transport, options, asking = self._transport, self._options, self._asking
+        transport, options, asking = self._office.transport, self._office.options, self._asking
         question = Question(kind=Kind.ELICIT, values={"text": self._rules.to_json(), "digest": self._rules.digest})
         self._wait_for_nodes()
         deadline = transport.now() + options.elicit_seconds
@@ -74,7 +67,7 @@ class _Elicitation:
 
     def _wait_for_nodes(self) -> None:
         """Until as many nodes are online as clients are expected, or the time for that is over."""
-        transport, options = self._transport, self._options
+        transport, options = self._office.transport, self._office.options
         deadline = transport.now() + options.wait_seconds
         while len(nodes := transport.nodes()) < options.clients and transport.now() < deadline:
             transport.pause()
@@ -101,10 +94,11 @@ class _Elicitation:
             if name in self._reports:
                 return
             who = name
-            sensitivity, samples = report_in(reply, name, self._rules)
+            sensitivity, samples = reply.values.get("sensitivity"), reply.values.get("samples")
+            report = checked_report(name, sensitivity, samples, self._rules)
         except UnusableError as error:
             logger.warning("the answer of %s cannot be used: %s", who, error)
             self._rejected[who] = str(error.flaw)
             return
         self._rejected.pop(name, None)
-        self._reports[name] = Report(sensitivity=sensitivity, samples=samples)
+        self._reports[name] = report

@@ -17,9 +17,8 @@ import numpy as np
 
 from jsam.campaign.messages import Kind, Question, Reply, Vector
 from jsam.campaign.round_request import RoundRequest, model_digest
-from jsam.campaign.server.agreement import Office
 from jsam.campaign.server.answers import UnusableError, check_release, refusal_in, release_in, words_in
-from jsam.campaign.server.asking import ask_clients
+from jsam.campaign.server.asking import Office, ask_clients
 from jsam.campaign.server.storage import Agreement, ModelState, ServerStorage
 from jsam.campaign.terms import Terms
 from jsam.errors import JsamError
@@ -161,12 +160,10 @@ class Rounds:
             releases[name] = release
 
         silent = ask_clients(
-            self.office.transport,
-            self.office.roster,
+            self.office,
             {name: ask.question(state.parameters) for name, ask in asks.items() if name not in releases},
             take,
             seconds=options.round_seconds,
-            repeat=options.repeat_seconds,
             # Spent from the moment it is asked for, whether or not a reply ever comes.
             before=lambda name: self._record(asks[name]),
         )

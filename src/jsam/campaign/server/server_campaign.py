@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jsam.campaign.campaign_rules import CampaignRules
-from jsam.campaign.server.agreement import Office, agree
+from jsam.campaign.server.agreement import agree
+from jsam.campaign.server.asking import Office
 from jsam.campaign.server.elicitation import elicit
 from jsam.campaign.server.roster import Roster
 from jsam.campaign.server.rounds import Rounds, ServerModel
@@ -43,7 +44,7 @@ def run_campaign(
 def _agreed(office: Office, store: ServerStorage) -> Agreement:
     reports = store.reports(office.rules)
     if reports is None:
-        reports, rejected = elicit(office.transport, office.roster, office.rules, office.options)
+        reports, rejected = elicit(office)
         store.save_nodes(office.roster.names)
         store.save_reports(reports, rejected)
     else:

@@ -17,6 +17,7 @@ outcome.json      how the last run on this store ended
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import json
@@ -33,7 +34,7 @@ import numpy as np
 
 from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.messages import Vector
-from jsam.campaign.server.answers import UnusableError, check_report, plain
+from jsam.campaign.server.answers import UnusableError, checked_report, plain
 from jsam.campaign.server.storage import Agreement, ModelState, Report
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError, JsamError
@@ -121,13 +122,11 @@ class ServerStore:
         reports = {}
         for name, values in stored.items():
             try:
-                check_report(name, values["sensitivity"], values["samples"], rules)
+                reports[name] = checked_report(name, values["sensitivity"], values["samples"], rules)
             except UnusableError as error:
                 logger.warning("the stored report of %s is left out: %s", plain(name), error)
-                continue
             except (KeyError, TypeError) as error:
                 raise JsamError(f"{self.path / 'reports.json'} is damaged; restore it from a copy") from error
-            reports[name] = Report(sensitivity=values["sensitivity"], samples=values["samples"])
         return reports
 
     def rejected(self) -> dict[str, str]:
@@ -138,7 +137,7 @@ class ServerStore:
         """The reports last: where they are, the rest is."""
         if rejected:
             write_json(self.path / "rejected.json", rejected)
-        write_json(self.path / "reports.json", {name: report.as_dict() for name, report in reports.items()})
+        write_json(self.path / "reports.json", {name: dataclasses.asdict(report) for name, report in reports.items()})
 
     def nodes(self) -> dict[str, int]:
         """Which node bore which name when reports were made."""

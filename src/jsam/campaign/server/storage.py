@@ -30,9 +30,6 @@ class Report:
     sensitivity: float
     samples: int
 
-    def as_dict(self) -> dict[str, Any]:
-        return {"sensitivity": self.sensitivity, "samples": self.samples}
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Agreement:
