@@ -12,15 +12,17 @@ PYTHONS := $(PYTHON) python3.11 python3 python3.12 python3.13
 
 say = @printf '\n==> %s\n'
 
-.PHONY: help setup run test lint style types imports unit format bench soak clean
+.PHONY: help setup run test lint style types imports unit format reproduce bench soak lock clean
 
 help:
 	@echo 'make run      the whole story: contracts, private training, ledger, audit, a report page'
 	@echo 'make test     everything that must hold: style, types, import contracts, tests, doctests'
 	@echo 'make lint     the quick half of make test: style, types, import contracts'
 	@echo 'make format   rewrite the code in the house style'
+	@echo 'make reproduce  draw the figures, tables and page of the paper from the stored results'
 	@echo 'make bench    timings against other ways of computing the same'
 	@echo 'make soak     kill training and clients hundreds of times, resume them; results in results/soak/'
+	@echo 'make lock     write the lock files of deployments: versions and hashes of all that campaigns need'
 	@echo 'make setup    only build the virtual environment $(VENV)'
 	@echo 'make clean    remove $(VENV), caches and out/'
 	@echo
@@ -42,7 +44,7 @@ $(READY): pyproject.toml constraints.txt
 	  printf '\n==> %s\n' "Making the virtual environment $(VENV) with $$("$$python" --version)"; \
 	  "$$python" -m venv --clear $(VENV); \
 	fi
-	$(say) 'Installing jsam[$(EXTRAS)] with the versions of constraints.txt (a minute or two, this once)'
+	$(say) 'Installing jsam-fl[$(EXTRAS)] with the versions of constraints.txt (a minute or two, this once)'
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
@@ -79,6 +81,10 @@ format: $(READY)
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
+reproduce: $(READY)
+	$(say) 'Figures, tables and the page of the paper, from the stored results (python -m reproduction run makes new ones)'
+	@$(BIN)/python -m reproduction render
+
 bench: $(READY)
 	$(say) 'Timings (correctness is the business of make test)'
 	@$(BIN)/python -m benchmarks
@@ -96,6 +102,10 @@ soak: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.client_ledger_kills --kills 500
 	$(say) "Killing clients and the server of a real federation at random moments, 50 times"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.federation_kills --kills 50 --server-kills 5
+
+lock: $(READY)
+	$(say) 'Lock files of jsam-fl[flower] from the versions of constraints.txt (this asks the package index)'
+	@$(BIN)/python .ci/lock.py
 
 clean:
 	rm -rf $(VENV) out build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -29,7 +29,8 @@ from jsam.mechanism.budget.drawn_payments import DrawnPayments
 from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
 from jsam.mechanism.families import RangeMechanism
 from jsam.mechanism.market import virtual_cost_of
-from jsam.mechanism.solver.allocation import SortedRows, minimise
+from jsam.mechanism.solver.allocation import minimise
+from jsam.mechanism.solver.rows import SortedRows
 
 PROBABILITIES = (None, 0.5, 0.95)
 CLIENTS = (2, 10, 100)

@@ -23,7 +23,7 @@ from jsam.flower.launch.deploy import Shares
 from jsam.flower.launch.federation import LocalFederation
 from jsam.mechanism.contract_files import load_contract
 from jsam.training.environment import versions
-from jsam.training.loop import train
+from jsam.training.recorded_run import train
 from jsam.training.task import TaskSpec
 
 RESULT = Path("results/benchmarks/flower.json")

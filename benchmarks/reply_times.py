@@ -31,8 +31,8 @@ from jsam.campaign.client.reply_times import ReplyTimes
 from jsam.campaign.round_request import RoundRequest
 from jsam.campaign.terms import Terms
 from jsam.flower.client_app import client_app, reply_seconds
-from jsam.training.federated.installed_models import model_named
 from jsam.training.federated.parameters import flattened
+from jsam.training.models import build_model
 
 RESULT = Path("results/benchmarks/reply-times.json")
 BAR = 0.55
@@ -94,7 +94,7 @@ def trap(samples: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArra
     without[:, :, 0::2, 0::2] = 0
     with_it = without.copy()
     with_it[RECORD, 0, 0, 0] = PIXEL
-    model = model_named(MODEL, 0)
+    model = build_model(MODEL, 0)
     with torch.no_grad():
         next(model.parameters())[0, 0, 3, 3] = 3e38
     return without, with_it, rng.integers(0, 10, samples), flattened(model)

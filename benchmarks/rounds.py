@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from jsam.privacy import Ledger, Release
 from jsam.runs.noise_source import SecretNoise
 from jsam.training.clipping import ClippingEngine, cross_entropy, sample_weights
-from jsam.training.clipping.per_sample import vectorised
+from jsam.training.clipping.sample_gradients import vectorised
 from jsam.training.models import build_model
-from jsam.training.round_noise import combined_std, round_noise
+from jsam.training.round_inputs import combined_std, round_noise
 
 Run = Callable[[], object]
 

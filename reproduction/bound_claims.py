@@ -27,10 +27,10 @@ class Correlations(NamedTuple):
         return self.runs >= MIN_RUNS
 
 
-def rank_correlations(found: Sequence[Cell]) -> dict[float, Correlations]:
+def rank_correlations(cells: Sequence[Cell]) -> dict[float, Correlations]:
     """By similarity, from 100 down, however few the runs are."""
     rows: dict[float, list[tuple[float, float, float]]] = {}
-    for cell in found:
+    for cell in cells:
         for record in cell.records:
             result = record.result
             if result.get("loss_bound") is not None and result.get("gradient_norm") is not None:
@@ -53,21 +53,22 @@ def _spearman(values: Sequence[tuple[float, float, float]], column: int) -> floa
 def bound_claims(results: Results) -> list[Claim]:
     claims = []
     for dataset, name in NAMES.items():
-        found = rank_correlations(results.cells(f"panels-{dataset}"))
+        correlations = rank_correlations(results.cells(f"panels-{dataset}"))
         there, wanted = results.stored(f"panels-{dataset}")
         for what, asked, values in (
-            ("a higher accuracy", "below −0.5", {s: -c.accuracy for s, c in found.items()}),
-            ("a smaller gradient norm", "above +0.5", {s: c.gradient_norm for s, c in found.items()}),
+            ("a higher accuracy", "below −0.5", {s: -c.accuracy for s, c in correlations.items()}),
+            ("a smaller gradient norm", "above +0.5", {s: c.gradient_norm for s, c in correlations.items()}),
         ):
             statement = f"{name}: a lower bound goes with {what} (rank correlation {asked} at every s)"
-            if not found:
+            if not correlations:
                 claims.append(Claim(source="Theorem 1", statement=statement, verdict=NOT_RUN, numbers=""))
                 continue
-            counted = [value for s, value in values.items() if found[s].enough]
+            counted = [value for s, value in values.items() if correlations[s].enough]
             verdict = TOO_FEW if not counted else HOLDS if min(counted) > STRONG else FAILS
             sign = -1 if "accuracy" in what else 1
             parts = [
-                f"s = {s:g}: {sign * value:+.2f}" if found[s].enough else f"s = {s:g}: too few runs ({found[s].runs})"
+                f"s = {s:g}: "
+                + (f"{sign * value:+.2f}" if correlations[s].enough else f"too few runs ({correlations[s].runs})")
                 for s, value in values.items()
             ]
             claims.append(

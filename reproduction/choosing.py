@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_result
 from reproduction import paper_numbers as published
 from reproduction.config import RunConfig
 from reproduction.economics import read_planner
@@ -35,7 +35,7 @@ from reproduction.tuned_settings import STEPS, Chosen, cost_key, toml_text, vari
 LOW_COST = 1.0
 GUESSING = 10.0
 _EXACT = "tuning-exact-"
-_HEAD = "# Written by `jsam reproduce choose`, whose rule docs/reproduction.md tells.\n"
+_HEAD = "# Written by `python -m reproduction choose`, whose rule docs/reproduction.md tells.\n"
 
 Step = tuple[float, str, float]  # learning rate, its schedule, momentum
 
@@ -62,8 +62,8 @@ class Candidate:
 
     @property
     def at_low_cost(self) -> float:
-        found = [accuracy for (_, cost), accuracy in self.accuracies.items() if cost == LOW_COST]
-        return statistics.fmean(found) if found else -math.inf
+        accuracies = [accuracy for (_, cost), accuracy in self.accuracies.items() if cost == LOW_COST]
+        return statistics.fmean(accuracies) if accuracies else -math.inf
 
     @property
     def lags(self) -> float:
@@ -94,7 +94,7 @@ def best_steps(runs: Sequence[tuple[RunConfig, float]]) -> dict[tuple[str, float
             (config.learning_rate, config.learning_rate_schedule, config.momentum),
         )
         cells.setdefault(place, {})[config.similarity, config.cost] = 100 * accuracy
-    usual = {name: _usual([found for place, found in cells.items() if place[0] == name]) for name, *_ in cells}
+    usual = {name: _usual([cell for place, cell in cells.items() if place[0] == name]) for name, *_ in cells}
     best: dict[tuple[str, float], Candidate] = {}
     for (dataset, c2, step), accuracies in sorted(cells.items()):
         candidate = Candidate(dataset=dataset, c2=c2, step=step, accuracies=accuracies)
@@ -104,9 +104,9 @@ def best_steps(runs: Sequence[tuple[RunConfig, float]]) -> dict[tuple[str, float
     return best
 
 
-def _usual(found: Sequence[Mapping[tuple[float, float], float]]) -> set[tuple[float, float]]:
-    """Cells that at least half of them have."""
-    return {cell for one in found for cell in one if 2 * sum(cell in other for other in found) >= len(found)}
+def _usual(tables: Sequence[Mapping[tuple[float, float], float]]) -> set[tuple[float, float]]:
+    """Cells that at least half of the tables have."""
+    return {cell for table in tables for cell in table if 2 * sum(cell in other for other in tables) >= len(tables)}
 
 
 def best_c2(best: Mapping[tuple[str, float], Candidate]) -> float | None:
@@ -125,7 +125,7 @@ def best_exact(runs: Sequence[tuple[RunConfig, float]]) -> dict[str, dict[str, f
     for config, accuracy in runs:
         setting = cells.setdefault(config.dataset, {}).setdefault((config.clip_norm, config.noise_weight), {})
         setting.setdefault(config.learning_rate, {})[config.similarity, config.cost] = accuracy
-    found: dict[str, dict[str, float]] = {}
+    best: dict[str, dict[str, float]] = {}
     for dataset, settings in sorted(cells.items()):
         usual = _usual([cell for rates in settings.values() for cell in rates.values()])
         whole = {
@@ -139,9 +139,9 @@ def best_exact(runs: Sequence[tuple[RunConfig, float]]) -> dict[str, dict[str, f
         }
         clip_norm, weight = max(sorted(means), key=means.__getitem__)
         rates = whole[clip_norm, weight]
-        rate = max(sorted(rates), key=lambda one: statistics.fmean(rates[one][place] for place in usual))
-        found[dataset] = {"clip_norm": clip_norm, "learning_rate": rate, "noise_weight": weight}
-    return found
+        rate = max(sorted(rates), key=lambda candidate: statistics.fmean(rates[candidate][place] for place in usual))
+        best[dataset] = {"clip_norm": clip_norm, "learning_rate": rate, "noise_weight": weight}
+    return best
 
 
 def best_steps_at(runs: Iterable[RunConfig], known: Mapping[str, Record]) -> dict[str, dict[str, dict[str, float]]]:
@@ -158,12 +158,12 @@ def best_steps_at(runs: Iterable[RunConfig], known: Mapping[str, Record]) -> dic
         variant = variant_key(config.mechanism, config.max_selection_prob)
         rates = tried.setdefault((config.dataset, variant, config.cost), {})
         rates.setdefault(config.learning_rate, []).append(float(known[config.key].result["accuracy"]))
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    steps: dict[str, dict[str, dict[str, float]]] = {}
     for (dataset, variant, cost), rates in sorted(tried.items()):
         if (dataset, cost) not in lacking:
             best = max(rates, key=lambda rate: statistics.fmean(rates[rate]))
-            found.setdefault(dataset, {}).setdefault(variant, {})[cost_key(cost)] = best
-    return found
+            steps.setdefault(dataset, {}).setdefault(variant, {})[cost_key(cost)] = best
+    return steps
 
 
 def fitting_noise_weight(places: Places) -> float | None:
@@ -198,7 +198,7 @@ def choose(places: Places) -> dict[str, Any]:
     values |= {"lemma1": lemma1, "exact": _exact(places, values)}
     values = _with_steps(places, values)
     values["status"] = _status(places, Chosen(values=values))
-    write_atomically(places.chosen, (_HEAD + toml_text(values)).encode())
+    write_result(places.chosen, (_HEAD + toml_text(values)).encode())
     return values
 
 
@@ -210,24 +210,24 @@ def _exact(places: Places, values: Mapping[str, Any]) -> dict[str, Any]:
     grids = [spec.id for spec in load_specs(places) if spec.id.startswith(_EXACT)]
     tuned = [record for name in grids for record in grid_records(places, name)]
     exact = dict(values.get("exact", {}))
-    for dataset, found in best_exact(_accuracies(tuned, "exact")).items():
-        exact[dataset] = {**exact.get(dataset, {}), **found}
+    for dataset, best in best_exact(_accuracies(tuned, "exact")).items():
+        exact[dataset] = {**exact.get(dataset, {}), **best}
     return exact
 
 
 def _with_steps(places: Places, values: Mapping[str, Any]) -> dict[str, Any]:
     """The learning rates of each variant at each cost; those of an earlier choice do not count."""
-    found = {
+    tables = {
         noise: {name: _without(table, STEPS) for name, table in values[noise].items()} for noise in ("lemma1", "exact")
     }
-    so_far, known = Chosen(values={**values, **found}), read_places(places)
+    so_far, known = Chosen(values={**values, **tables}), read_places(places)
     # Each grid for itself, the later over the earlier: a wider one counts at a cost as soon as all of it is run there.
     for spec in (spec for spec in load_specs(places) if spec.id.startswith(TUNES_STEPS)):
         for dataset, table in best_steps_at(spec.runs(so_far), known).items():
-            steps = found[spec.settings["noise"]][dataset].setdefault(STEPS, {})
+            steps = tables[spec.settings["noise"]][dataset].setdefault(STEPS, {})
             for variant, by_cost in table.items():
                 steps[variant] = {**steps.get(variant, {}), **by_cost}
-    return {**values, **found}
+    return {**values, **tables}
 
 
 def _without(table: Any, name: str) -> Any:

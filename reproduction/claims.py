@@ -38,15 +38,15 @@ TIME_BARS = (
 
 def all_claims(results: Results) -> list[Claim]:
     """Every claim, the paper's order first, then the checks of this reproduction."""
-    found: list[Claim] = []
+    claims: list[Claim] = []
     for dataset in NAMES:
-        found += _of_panels(results, dataset)
+        claims += _of_panels(results, dataset)
     for dataset in NAMES:
-        found += _of_own_steps(results, dataset)
+        claims += _of_own_steps(results, dataset)
     for dataset in NAMES:
-        found += _of_tables(results, dataset)
+        claims += _of_tables(results, dataset)
     return [
-        *found,
+        *claims,
         *planner_claims(results),
         _straggler(results),
         *bound_claims(results),
@@ -185,12 +185,12 @@ def _table_bar(cell: Cell, tolerance: float) -> Claim:
 
 
 def _straggler(results: Results) -> Claim:
-    found = results.cells("straggler")
+    cells = results.cells("straggler")
     drops: dict[str, float] = {}
     for mechanism in ("usbm", "jsam"):
         row = {
             cell.config.straggler_epsilon or 0.0: cell.accuracy_mean
-            for cell in found
+            for cell in cells
             if cell.config.mechanism == mechanism and cell.accuracy_mean is not None
         }
         if len(row) > 1:
@@ -202,7 +202,7 @@ def _straggler(results: Results) -> Claim:
         f"from the largest ε to the smallest USBM loses {drops['usbm']:.1f} points (more than 5 are asked), "
         f"JSAM {drops['jsam']:.1f} (less than 2)"
     )
-    if _never_kept(found):
+    if _never_kept(cells):
         numbers += "; JSAM never keeps that client at this cost, so its runs are the same at every ε"
     verdict = HOLDS if drops["usbm"] > 5 and drops["jsam"] < 2 else FAILS
     there, wanted = results.stored("straggler")
@@ -211,10 +211,10 @@ def _straggler(results: Results) -> Claim:
     )
 
 
-def _never_kept(found: list[Cell]) -> bool:
+def _never_kept(cells: list[Cell]) -> bool:
     """Whether JSAM's accuracies are the very same at every ε: its contract leaves the straggler out."""
     by_seed: dict[int, set[float]] = {}
-    for cell in found:
+    for cell in cells:
         if cell.config.mechanism == "jsam":
             for seed, accuracy in cell.accuracies.items():
                 by_seed.setdefault(seed, set()).add(accuracy)

@@ -10,9 +10,21 @@ from functools import cached_property
 from typing import Any
 
 from jsam.errors import InputError
+from jsam.mechanism.rules import Rules
+
+PRIOR = "uniform:0,1"
 
 _WHOLE = ("num_clients", "rounds", "per_round", "seed")
-_WORDS = ("dataset", "mechanism", "cost_of", "learning_rate_schedule", "noise", "adjacency")
+_WORDS = ("dataset", "cost_of", "learning_rate_schedule", "noise", "adjacency")
+# Settings that the rules hold, by the names under which they are stored; the budget of the rules is stored as cost.
+_OF_RULES = {
+    "mechanism": "mechanism",
+    "cost": "budget",
+    "noise_weight": "noise_weight",
+    "bias_weight": "bias_weight",
+    "max_selection_prob": "max_selection_prob",
+}
+_NEEDED_OF_RULES = ("mechanism", "cost", "noise_weight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,18 +32,15 @@ class RunConfig:
     """Clients draw c from U(0, 1). η is the one at which mechanism `cost_of` expects to pay `cost` over such draws.
 
     One seed serves all draws (sensitivities, partition, first weights, schedule, noise), each from a stream of its own;
-    runs that share a seed share their clients. `held_out` trains on all but 5,000 training images and is judged on
-    those. `straggler_epsilon` is the most that the most sensitive client will sell.
+    runs that share a seed share their clients. The seed of `rules` is always 0: it finds η, which no run's seed moves.
+    `held_out` trains on all but 5,000 training images and is judged on those. `straggler_epsilon` is the most that the
+    most sensitive client will sell.
     """
 
     dataset: str
     similarity: float
-    mechanism: str
-    cost: float
+    rules: Rules
     cost_of: str = ""
-    noise_weight: float
-    bias_weight: float = 1.0
-    max_selection_prob: float | None = None
     noise: str
     c2: float | None = None
     clip_norm: float
@@ -53,7 +62,7 @@ class RunConfig:
             object.__setattr__(self, "c2", None)
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is None or field.name == "held_out":
+            if value is None or field.name in ("held_out", "rules"):
                 continue
             kind = str if field.name in _WORDS else int if field.name in _WHOLE else float
             if kind is float and isinstance(value, int):
@@ -61,6 +70,27 @@ class RunConfig:
             if not isinstance(value, kind):
                 raise InputError(f"{field.name} is {value!r}; it must be of type {kind.__name__}")
             object.__setattr__(self, field.name, value)
+
+    @property
+    def mechanism(self) -> str:
+        return self.rules.mechanism
+
+    @property
+    def cost(self) -> float:
+        assert self.rules.budget is not None
+        return self.rules.budget
+
+    @property
+    def noise_weight(self) -> float:
+        return self.rules.noise_weight
+
+    @property
+    def bias_weight(self) -> float:
+        return self.rules.bias_weight
+
+    @property
+    def max_selection_prob(self) -> float | None:
+        return self.rules.max_selection_prob
 
     @cached_property
     def key(self) -> str:
@@ -76,16 +106,40 @@ class RunConfig:
         held = "/held-out" if self.held_out else ""
         return f"{self.dataset}/s{self.similarity:g}/{self.mechanism}/cost{self.cost:g}/seed{self.seed}{held}"
 
+    def changed(self, **settings: Any) -> RunConfig:
+        """The same run but for these settings, which have the names of `as_dict`."""
+        return RunConfig.from_dict({**self.as_dict(), **settings})
+
     def as_dict(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """All settings by name, those of the rules among them."""
+        return {name: getattr(self, name) for name in _DEFAULTS}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> RunConfig:
-        try:
-            return cls(**stored)
-        except TypeError:
-            names = {field.name: field.default is MISSING for field in fields(cls)}
-            unknown = [name for name in stored if name not in names]
-            lacking = [name for name, needed in names.items() if needed and name not in stored]
+        """The configuration that `as_dict` gave, or one written by hand, where what has a default may be left out."""
+        unknown = [name for name in stored if name not in _DEFAULTS]
+        lacking = [name for name, default in _DEFAULTS.items() if default is MISSING and name not in stored]
+        if unknown or lacking:
             wrong = f"there is no setting {', '.join(unknown)}" if unknown else f"it lacks {', '.join(lacking)}"
-            raise InputError(f"not the configuration of a run: {wrong}") from None
+            raise InputError(f"not the configuration of a run: {wrong}")
+        rules = {of_rules: stored[name] for name, of_rules in _OF_RULES.items() if name in stored}
+        own = {name: value for name, value in stored.items() if name not in _OF_RULES}
+        return cls(rules=Rules(prior=PRIOR, **rules), **own)
+
+
+def _defaults() -> dict[str, Any]:
+    """Each stored setting in its order, with its default or MISSING; the rules' settings stand where the rules do."""
+    of_rules = {field.name: field.default for field in fields(Rules)}
+    defaults: dict[str, Any] = {}
+    for field in fields(RunConfig):
+        if field.name != "rules":
+            defaults[field.name] = field.default
+            continue
+        for name, setting in _OF_RULES.items():
+            defaults[name] = MISSING if name in _NEEDED_OF_RULES else of_rules[setting]
+            if name == "cost":
+                defaults["cost_of"] = ""  # stored beside the cost
+    return defaults
+
+
+_DEFAULTS = _defaults()

@@ -14,7 +14,7 @@ from jsam.mechanism.contract import Contract
 from jsam.mechanism.families import plan
 from jsam.mechanism.market import Market
 from jsam.mechanism.registry import mechanism_named
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_result
 from jsam.runs.drawn_sensitivities import draw_sensitivities
 from reproduction import paper_numbers as published
 from reproduction.paths import Places
@@ -41,14 +41,14 @@ def run_planner(spec: Spec, chosen: Chosen, places: Places) -> None:
         raise InputError(f"{spec.id}: it lacks the setting {error.args[0]}") from None
     result = {"settings_used": settings, **_short(made)}
     text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-    write_atomically(places.planner / f"{spec.id}.json", text.encode())
+    write_result(places.planner / f"{spec.id}.json", text.encode())
 
 
 def planner_settings(spec: Spec, chosen: Chosen) -> dict[str, Any]:
     """What a planner's experiment is to be made with."""
     # Lemma 1's Q is the one that the panels are planned with; the data set does not matter to a planner.
-    found = chosen.resolve({"noise": "lemma1", "dataset": "mnist", **spec.settings})
-    return {name: found[name] for name in spec.settings}
+    resolved = chosen.resolve({"noise": "lemma1", "dataset": "mnist", **spec.settings})
+    return {name: resolved[name] for name in spec.settings}
 
 
 def current_planner(spec: Spec, chosen: Chosen, places: Places) -> dict[str, Any] | None:
@@ -201,11 +201,11 @@ def cost_columns(settings: Settings) -> dict[str, Any]:
     paper["bbm-50"] = published.mean_bbm_cost()
     pairs = [("jsam-ci", "jsam"), *((name, "usbm") for name in ("jsam", "fsbm-50", "fsbm-75", "bbm-50"))]
     ratios = {}
-    for one, other in pairs:
-        values = costs[one] / costs[other]
-        theirs = float(paper[one] or 0) / float(paper[other] or 1)
+    for name, other in pairs:
+        values = costs[name] / costs[other]
+        theirs = float(paper[name] or 0) / float(paper[other] or 1)
         low, middle, high = _band(values)
-        ratios[f"{one}/{other}"] = {
+        ratios[f"{name}/{other}"] = {
             "mean": float(values.mean()),
             "band": [low, middle, high],
             "paper": theirs,
@@ -235,7 +235,7 @@ def structure(settings: Settings) -> dict[str, Any]:
 def who_costs_most(settings: Settings) -> dict[str, Any]:
     """c ε and v ε against sensitivity for one draw, and how often the least sensitive client is the dearest."""
     weights = {"noise_weight": settings["noise_weight"]}
-    found = []
+    by_eta = []
     for eta in settings["etas"]:
         contracts = _contracts("jsam", settings["num_clients"], settings["draws"], loss_weight=float(eta), **weights)
         dearest = [bool(np.argmax(c.virtual_costs * c.epsilons) == np.argmin(c.sensitivities)) for c in contracts]
@@ -244,7 +244,7 @@ def who_costs_most(settings: Settings) -> dict[str, Any]:
         ]
         first = contracts[0]
         order = np.argsort(first.sensitivities)
-        found.append(
+        by_eta.append(
             {
                 "eta": eta,
                 "mean_cost": float(np.mean([c.expected_cost for c in contracts])),
@@ -255,7 +255,7 @@ def who_costs_most(settings: Settings) -> dict[str, Any]:
                 "server_costs": (first.virtual_costs * first.epsilons)[order].tolist(),
             }
         )
-    return {"by_eta": found}
+    return {"by_eta": by_eta}
 
 
 _EXPERIMENTS = {

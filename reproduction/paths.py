@@ -7,9 +7,10 @@ from pathlib import Path
 
 from jsam.errors import InputError
 
-_SPECS = Path("experiments/paper")
+_SPECS = Path("reproduction/specs")
 _RESULTS = Path("results/paper")
 PLANS = "plans"
+PROGRAM = "python -m reproduction"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +28,13 @@ class Places:
 
         With `read_only` nothing will be written to `output`, so it must be there.
         """
-        starts = [Path(root)] if root is not None else [Path.cwd(), *Path.cwd().parents, Path(__file__).parents[3]]
+        starts = [Path(root)] if root is not None else [Path.cwd(), *Path.cwd().parents, Path(__file__).parents[1]]
         home = next((start for start in starts if (start / _SPECS).is_dir()), None)
         if home is None:
             where = f"{starts[0]} has no folder {_SPECS}" if root is not None else f"no folder {_SPECS} was found"
             raise InputError(f"{where}; run this in a checkout of jsam, or name one with --root")
-        if read_only and output is not None and not Path(output).is_dir():
-            raise InputError(f"output {str(output)!r} is not a folder")
+        if output is not None:
+            _check_output(Path(output), read_only=read_only)
         results = home / _RESULTS
         return cls(home=home, specs=home / _SPECS, results=results, output=results if output is None else Path(output))
 
@@ -53,3 +54,12 @@ class Places:
     @property
     def planner(self) -> Path:
         return self.results / "planner"
+
+
+def _check_output(output: Path, *, read_only: bool) -> None:
+    if output == Path():  # what an empty name means too, as of a variable that is not set
+        raise InputError("output is empty, or the folder you are in; name a new one")
+    if read_only and not output.is_dir():
+        raise InputError(f"output {str(output)!r} is not a folder")
+    if output.exists() and not output.is_dir():
+        raise InputError(f"output {str(output)!r} is a file; name a folder")

@@ -29,13 +29,13 @@ from reproduction.verdicts import NAMES
 ACCURACY, HELD = "test accuracy (%)", "held-out accuracy (%)"
 _AGAINST_THE_BOUND: tuple[tuple[str, str, str, Callable[[Record], float | None], Callable[[Correlations], float]], ...]
 _AGAINST_THE_BOUND = (
-    ("", "accuracy", ACCURACY, lambda record: 100 * record.result["accuracy"], lambda found: found.accuracy),
+    ("", "accuracy", ACCURACY, lambda record: 100 * record.result["accuracy"], lambda ranks: ranks.accuracy),
     (
         "gradient-",
         "norm of the clipped mean gradient, mean over rounds,",
         "gradient norm",
         lambda record: record.result.get("gradient_norm"),
-        lambda found: found.gradient_norm,
+        lambda ranks: ranks.gradient_norm,
     ),
 )
 
@@ -51,31 +51,31 @@ class Picture:
 
 def pictures_of(results: Results) -> list[Picture]:
     """Every figure of which there is a run."""
-    found = []
+    pictures = []
     for dataset, name in NAMES.items():
         caption = f"{name}: accuracy against the cost Σ v ε, Lemma 1's noise; bands: one standard deviation over seeds."
         content = _panels(results, f"panels-{dataset}")
         if content is not None:
-            found.append(Picture(name=f"panels-{dataset}", caption=caption, content=content))
+            pictures.append(Picture(name=f"panels-{dataset}", caption=caption, content=content))
     for dataset, name in NAMES.items():
         content = _panels(results, f"own-steps-{dataset}")
         if content is not None:
             caption = f"{name} at low cost again, every mechanism with its own learning rate at each cost."
-            found.append(Picture(name=f"own-steps-{dataset}", caption=caption, content=content))
+            pictures.append(Picture(name=f"own-steps-{dataset}", caption=caption, content=content))
     for dataset, name in NAMES.items():
         caption = f"{name} again with the noise that every contract truly needs."
         content = _panels(results, f"exact-{dataset}", log=True)
         if content is not None:
-            found.append(Picture(name=f"exact-{dataset}", caption=caption, content=content))
+            pictures.append(Picture(name=f"exact-{dataset}", caption=caption, content=content))
     content = _panels_of(_variants(results), log=True) if results.stored("variants-mnist")[0] else None
     if content is not None:
         caption = "MNIST with exact accounting: JSAM with and without a cap on p, FSBM with fewer clients."
-        found.append(Picture(name="variants-mnist", caption=caption, content=content))
+        pictures.append(Picture(name="variants-mnist", caption=caption, content=content))
     straggler = _straggler(results)
     if not straggler.empty:
         content = panels_picture([straggler], x_label="ε of one client (log scale)", y_label=ACCURACY, log=True)
         caption = "Accuracy as the most sensitive client sells less and less privacy."
-        found.append(Picture(name="straggler", caption=caption, content=content))
+        pictures.append(Picture(name="straggler", caption=caption, content=content))
     for dataset, name in NAMES.items():
         label = "learning rate ÷ (1 − momentum)"
         tuned = _tuning(results, dataset)
@@ -84,19 +84,19 @@ def pictures_of(results: Results) -> list[Picture]:
             caption = (
                 f"{name}: held-out accuracy of JSAM against the step; dash-dotted without momentum, else with 0.9."
             )
-            found.append(Picture(name=f"tuning-{dataset}", caption=caption, content=content))
+            pictures.append(Picture(name=f"tuning-{dataset}", caption=caption, content=content))
     for dataset, name in NAMES.items():
         spec_id = f"tuning-steps-lemma1-{dataset}"
         shorter = _shorter(results, spec_id)
         if shorter:
             content = panels_picture(shorter, x_label="learning rate (log scale)", y_label=HELD, log=True)
             caption = f"{name} at low cost: held-out accuracy of each mechanism against the step, all else as chosen."
-            found.append(Picture(name=spec_id, caption=caption, content=content))
+            pictures.append(Picture(name=spec_id, caption=caption, content=content))
     weights = noise_weight_panels(results)
     if any(len(points) > 1 for panel in weights for points in panel.curves.values()):
         content = panels_picture(weights, x_label="Q (log scale)", y_label=HELD, log=True)
         caption = "MNIST: held-out accuracy of JSAM against Q, all else as chosen."
-        found.append(Picture(name="tuning-noise-weight", caption=caption, content=content))
+        pictures.append(Picture(name="tuning-noise-weight", caption=caption, content=content))
     chosen = _chosen_weight(results)
     planners: list[tuple[str, str, Callable[..., bytes]]] = [
         ("cost-against-eta", "Expected cost against η: mean and 95% band over draws.", eta_picture),
@@ -107,14 +107,14 @@ def pictures_of(results: Results) -> list[Picture]:
     for name, caption, draw in planners:
         stored = results.planner(name)
         if stored is not None:
-            found.append(Picture(name=name, caption=caption, content=draw(stored)))
+            pictures.append(Picture(name=name, caption=caption, content=draw(stored)))
     for dataset, name in NAMES.items():
         for suffix, what, label, value, rank in _AGAINST_THE_BOUND:
             groups = _bound_points(results.cells(f"panels-{dataset}"), value, rank)
             if groups:
                 content = scatter_picture(groups, x_label="loss bound (log scale)", y_label=label)
                 caption = f"{name}: {what} against the planner's loss bound, a dot a run."
-                found.append(Picture(name=f"bound-{suffix}{dataset}", caption=caption, content=content))
+                pictures.append(Picture(name=f"bound-{suffix}{dataset}", caption=caption, content=content))
     steps = {name: steps_of(results, spec_id) for spec_id, name in OWN.items()}
     if any(steps.values()):
         content = scatter_picture(
@@ -124,8 +124,8 @@ def pictures_of(results: Results) -> list[Picture]:
             log_y=True,
         )
         caption = "The step that was best for a mechanism at a cost, against the noise of its contract: a dot each."
-        found.append(Picture(name="steps-against-noise", caption=caption, content=content))
-    return found
+        pictures.append(Picture(name="steps-against-noise", caption=caption, content=content))
+    return pictures
 
 
 def _panels(results: Results, spec_id: str, *, log: bool = False) -> bytes | None:
@@ -136,7 +136,7 @@ def _by_mechanism(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     """The paper's mechanisms first, in its order."""
     names = dict.fromkeys([*published.MECHANISMS, *(cell.config.mechanism for cell in cells)])
     curves = {name: [cell for cell in cells if cell.config.mechanism == name] for name in names}
-    return {name: found for name, found in curves.items() if found}
+    return {name: curve for name, curve in curves.items() if curve}
 
 
 def _variants(results: Results) -> dict[str, list[Cell]]:
@@ -204,7 +204,7 @@ def _tuning(results: Results, dataset: str) -> list[Panel]:
         if tuned:
             name = f"c₂ = {c.c2:g}{'' if c.momentum else ', plain'}"
             place = (f"s = {c.similarity:g}, cost {c.cost:g}", name, c.learning_rate / (1 - c.momentum))
-            best[place] = max((one for one in (reached, best.get(place)) if one is not None), default=None)
+            best[place] = max((value for value in (reached, best.get(place)) if value is not None), default=None)
     panels: dict[str, dict[str, list[Point]]] = {}
     for (title, name, step), highest in sorted(best.items()):
         # A gap where a step was not run; no curve where none was.
@@ -231,19 +231,19 @@ def noise_weight_panels(results: Results) -> list[Panel]:
     settings = ("c2", "clip_norm", "learning_rate", "learning_rate_schedule", "momentum")
     wanted = results.chosen.resolve({"noise": "lemma1", "dataset": "mnist", **dict.fromkeys(settings, CHOSEN)})
     wanted |= {"mechanism": "jsam", "cost_of": "jsam", "held_out": True, "straggler_epsilon": None}
-    found: dict[tuple[float, float, float], list[float]] = {}
+    accuracies: dict[tuple[float, float, float], list[float]] = {}
     for record in results.known.values():
         c = record.config
         if all(getattr(c, name) == value for name, value in wanted.items()):
             place = (-c.similarity, c.cost, c.noise_weight)
-            found.setdefault(place, []).append(100 * record.result["accuracy"])
+            accuracies.setdefault(place, []).append(100 * record.result["accuracy"])
     panels: dict[str, dict[str, list[Point]]] = {}
-    weights = sorted({weight for *_, weight in found})
-    for similarity, cost in sorted({place[:2] for place in found}):
-        if sum(place[:2] == (similarity, cost) for place in found) == 1:
+    weights = sorted({weight for *_, weight in accuracies})
+    for similarity, cost in sorted({place[:2] for place in accuracies}):
+        if sum(place[:2] == (similarity, cost) for place in accuracies) == 1:
             continue  # run for another purpose, at one Q
         # A gap where others have a Q that this one was not run with.
-        reached = [found.get((similarity, cost, weight)) for weight in weights]
+        reached = [accuracies.get((similarity, cost, weight)) for weight in weights]
         panels.setdefault(f"s = {-similarity:g}", {})[f"cost {cost:g}"] = [
             Point(x=weight, mean=statistics.fmean(values) if values else None)
             for weight, values in zip(weights, reached, strict=True)
@@ -259,8 +259,8 @@ def _bound_points(
     cells: Sequence[Cell], value: Callable[[Record], float | None], rank: Callable[[Correlations], float]
 ) -> dict[str, list[tuple[float, float]]]:
     groups: dict[str, list[tuple[float, float]]] = {}
-    for similarity, found in rank_correlations(cells).items():
-        title = f"ρ = {rank(found):+.2f}" if found.enough else f"only {found.runs} runs"
+    for similarity, correlations in rank_correlations(cells).items():
+        title = f"ρ = {rank(correlations):+.2f}" if correlations.enough else f"only {correlations.runs} runs"
         groups[f"s = {similarity:g}, {title}"] = [
             (bound, height)
             for cell in cells

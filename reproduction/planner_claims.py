@@ -94,35 +94,35 @@ def _cost_columns(results: Results) -> list[Claim]:
         Claim(
             source="Tables",
             statement=f"Cost of {pair.replace('/', ' over ')} inside the 95% band over draws",
-            verdict=_ratio_verdict(pair, found),
-            numbers=f"{_papers_ratio(pair, found)}; ours {found['mean']:.4f}, "
-            f"band {found['band'][0]:.3f}–{found['band'][-1]:.3f}",
+            verdict=_ratio_verdict(pair, ratio),
+            numbers=f"{_papers_ratio(pair, ratio)}; ours {ratio['mean']:.4f}, "
+            f"band {ratio['band'][0]:.3f}–{ratio['band'][-1]:.3f}",
         )
-        for pair, found in stored["ratios"].items()
+        for pair, ratio in stored["ratios"].items()
     ]
 
 
-def _papers_ratios(pair: str, found: Mapping[str, Any]) -> tuple[int, int]:
+def _papers_ratios(pair: str, ratio: Mapping[str, Any]) -> tuple[int, int]:
     """How many of the paper's ratios are inside the band, and how many there are: BBM has one in every column."""
-    ratios = published.bbm_cost_ratios() if pair == "bbm-50/usbm" else [found["paper"]]
-    low, *_, high = found["band"]
+    ratios = published.bbm_cost_ratios() if pair == "bbm-50/usbm" else [ratio["paper"]]
+    low, *_, high = ratio["band"]
     return sum(published.cost_ratio_inside(ratio, low, high) for ratio in ratios), len(ratios)
 
 
-def _ratio_verdict(pair: str, found: Mapping[str, Any]) -> str:
-    inside, there = _papers_ratios(pair, found)
+def _ratio_verdict(pair: str, ratio: Mapping[str, Any]) -> str:
+    inside, there = _papers_ratios(pair, ratio)
     if inside == there:
         return HOLDS
     # One draw in twenty lies outside its band by chance, so one or two of eight may.
-    return NOISE if found["inside"] and binom.sf(there - inside - 1, there, 0.05) > 0.05 else FAILS
+    return NOISE if ratio["inside"] and binom.sf(there - inside - 1, there, 0.05) > 0.05 else FAILS
 
 
-def _papers_ratio(pair: str, found: Mapping[str, Any]) -> str:
-    inside, there = _papers_ratios(pair, found)
+def _papers_ratio(pair: str, ratio: Mapping[str, Any]) -> str:
+    inside, there = _papers_ratios(pair, ratio)
     return (
-        f"paper {found['paper']:.4f}"
+        f"paper {ratio['paper']:.4f}"
         if there == 1
-        else (f"paper's mean {found['paper']:.4f}, {inside} of its {there} values in the band")
+        else (f"paper's mean {ratio['paper']:.4f}, {inside} of its {there} values in the band")
     )
 
 

@@ -17,28 +17,35 @@ import numpy as np
 from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.bound import loss_bound
-from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families import plan
 from jsam.mechanism.families.base import RangeMechanism
+from jsam.mechanism.families.description import LOSSES
 from jsam.mechanism.market import Market
 from jsam.mechanism.priors import parse_prior
-from jsam.mechanism.registry import mechanism_named
-from jsam.report.files import write_atomically
+from jsam.mechanism.registry import description_of
+from jsam.mechanism.rules import Rules
+from jsam.report.output_files import write_result
 from jsam.runs.drawn_sensitivities import draw_sensitivities
+from reproduction.config import PRIOR as PRIOR_NAME
 from reproduction.config import RunConfig
 from reproduction.tasks import task_of
 
-PRIOR = parse_prior("uniform:0,1")
+PRIOR = parse_prior(PRIOR_NAME)
 LOSS_WEIGHTS, LOCAL_LOSSES = "loss-weights.json", "local-losses.json"
 
 
-def mechanism_of(config: RunConfig, name: str, loss_weight: float = 1.0) -> RangeMechanism:
-    # A cap on p binds the mechanisms that choose p.
-    cap = {"max_selection_prob": config.max_selection_prob} if name.startswith("jsam") else {}
-    return mechanism_named(
-        name, loss_weight=loss_weight, noise_weight=config.noise_weight, bias_weight=config.bias_weight, **cap
-    )
+def rules_of(config: RunConfig, mechanism: str) -> Rules:
+    """The rules of a run for one of its two mechanisms: the one that is planned, or the one whose cost gives η.
+
+    A cap on p is for the mechanisms that choose p; stored runs of others were made without it.
+    """
+    cap = config.max_selection_prob if description_of(mechanism).chooses_probs else None
+    return replace(config.rules, mechanism=mechanism, max_selection_prob=cap)
+
+
+def _by_losses(mechanism: str) -> bool:
+    return LOSSES in description_of(mechanism).needs
 
 
 @dataclass(kw_only=True)
@@ -64,15 +71,10 @@ class Plans:
         key = _loss_weight_key(config)
         if key not in self.loss_weights:
             # Who is drawn does not matter to a mean over clients drawn alike, so any losses will do for BBM.
-            losses = np.arange(config.num_clients, dtype=np.float64) if config.cost_of.startswith("bbm") else None
-            found = loss_weight_for_budget(
-                mechanism_of(config, config.cost_of),
-                config.cost,
-                prior=PRIOR,
-                num_clients=config.num_clients,
-                losses=losses,
-            )
-            self.loss_weights[key] = found.loss_weight
+            losses = np.arange(config.num_clients, dtype=np.float64) if _by_losses(config.cost_of) else None
+            bought = rules_of(config, config.cost_of).budget_plan(config.num_clients, losses=losses)
+            assert bought is not None
+            self.loss_weights[key] = bought.loss_weight
             _add(self.folder / LOSS_WEIGHTS, self.loss_weights.maps[0])
         return self.loss_weights[key]
 
@@ -94,7 +96,7 @@ class Plans:
                 tell(f"η of {config.cost_of} for cost {config.cost:g} at Q {config.noise_weight:g}")
                 self.loss_weight(config)
         for config in configs:
-            if losses and config.mechanism.startswith("bbm") and _losses_key(config) not in self.local_losses:
+            if losses and _by_losses(config.mechanism) and _losses_key(config) not in self.local_losses:
                 tell(f"local losses of {_losses_key(config)}")
                 self.losses(config)
 
@@ -103,9 +105,9 @@ class Plans:
         market = Market(
             sensitivities=draw_sensitivities(PRIOR, config.num_clients, config.seed),
             prior=PRIOR,
-            losses=self.losses(config) if config.mechanism.startswith("bbm") else None,
+            losses=self.losses(config) if _by_losses(config.mechanism) else None,
         )
-        mechanism = mechanism_of(config, config.mechanism, self.loss_weight(config))
+        mechanism = rules_of(config, config.mechanism).mechanism_at(self.loss_weight(config))
         if config.straggler_epsilon is not None:
             return with_straggler(market, mechanism, config.straggler_epsilon)
         return plan(market, mechanism)
@@ -122,7 +124,7 @@ def with_straggler(market: Market, mechanism: RangeMechanism, epsilon: float) ->
     limited = whole.epsilons.copy()
     limited[last] = min(limited[last], epsilon)
     keeping = replace(whole, epsilons=limited)
-    if not mechanism.name.startswith("jsam"):
+    if not description_of(mechanism.name).chooses_probs:
         return keeping
     others = np.delete(np.arange(market.num_clients), last)
     rest = plan(replace(market, sensitivities=market.sensitivities[others]), mechanism, payments=False)
@@ -182,7 +184,7 @@ def _add(path: Path, found: Mapping[str, Any]) -> None:
     values = {**found, **stored}
     if len(values) > len(stored):
         lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(values[key])}" for key in sorted(values))
-        write_atomically(path, f"{{\n{lines}\n}}\n".encode())
+        write_result(path, f"{{\n{lines}\n}}\n".encode())
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reproduction.config import RunConfig
-from reproduction.paths import Places
+from reproduction.paths import PROGRAM, Places
 from reproduction.spec import Spec, load_specs
 from reproduction.store import read_places
 from reproduction.tuned_settings import Chosen, variant_key
@@ -16,20 +16,20 @@ TUNES_STEPS = "tuning-steps-"  # what the experiments that `choose` takes such l
 
 def waiting_lines(specs: Sequence[Spec], chosen: Chosen, places: Places) -> dict[str, str]:
     """For each experiment with runs that wait, a line that says for what."""
-    waiting = {spec.id: found for spec in specs if (found := spec.waiting(chosen))}
+    waiting = {spec.id: settings for spec in specs if (settings := spec.waiting(chosen))}
     if not waiting:
         return {}
     known = read_places(places)
     tuning = {spec.id: spec.runs(chosen) for spec in load_specs(places) if spec.id.startswith(TUNES_STEPS)}
     lines = {}
     for name, settings in waiting.items():
-        wanted = {_variant(one) for one in settings}
+        wanted = {_variant(run) for run in settings}
         costs = {(noise, dataset, cost) for noise, dataset, _, cost in wanted}
         able = [other for other, runs in tuning.items() if any(_variant(run.as_dict()) in wanted for run in runs)]
         # At a cost nothing is chosen before every variant has been tuned there.
         first = [other for other in able if any(run.key not in known and _cost(run) in costs for run in tuning[other])]
-        then = f"run {' '.join(first)}, then jsam reproduce choose" if first else "choose"
-        what = f"first jsam reproduce {then}" if able else "no experiment tunes them"
+        then = f"run {' '.join(first)}, then {PROGRAM} choose" if first else "choose"
+        what = f"first {PROGRAM} {then}" if able else "no experiment tunes them"
         waits = f"{len(settings)} run{' waits' if len(settings) == 1 else 's wait'}"
         lines[name] = f"{name}: {waits} for learning rates that are not chosen yet; {what}"
     return lines

@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 
 from jsam.report import page
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_result
 from jsam.report.plain import csv_text
 from reproduction import paper_numbers as published
 from reproduction.claims import GAIN_COSTS, all_claims
@@ -56,7 +56,7 @@ def render_all(places: Places, ids: Sequence[str] = ()) -> list[Path]:
         if document.exists() and places.output == places.results:
             files[document] = _documentation(document.read_text(encoding="utf-8"), results, claims, pictures).encode()
     for path, content in files.items():
-        write_atomically(path, content)
+        write_result(path, content)
     return list(files)
 
 
@@ -91,11 +91,11 @@ def _largest(results: Results, kind: str, name: str) -> list[tuple[str, Sequence
     for dataset in NAMES:
         cells = results.cells(f"{kind}-{dataset}")
         for cost in sorted({cell.config.cost for cell in cells}):
-            found = [
+            values = [
                 [v for c in cells if (c.config.mechanism, c.config.cost) == (m, cost) for v in c.values(name)]
                 for m in published.MECHANISMS
             ]
-            numbers = [_digits(max(values)) if values else "–" for values in found]
+            numbers = [_digits(max(column)) if column else "–" for column in values]
             rows.append(("", (NAMES[dataset], f"{cost:g}", *numbers)))
     return rows
 
@@ -133,7 +133,7 @@ def _other_weights(results: Results) -> list[tuple[str, Sequence[str]]]:
 
 def _at_weight(weight: float, by_rate: Mapping[float, Sequence[Record]]) -> str:
     accuracy, rate = max(
-        (statistics.fmean(r.result["accuracy"] for r in found), rate) for rate, found in by_rate.items()
+        (statistics.fmean(r.result["accuracy"] for r in records), rate) for rate, records in by_rate.items()
     )
     sold = max(record.result["epsilon_sold_max"] for record in by_rate[rate])
     return f"Q = {weight:,g}: {accuracy:.1%} (ε {_digits(sold)})"
@@ -198,8 +198,8 @@ def _gain(gain: Difference | None) -> str:
 
 
 def _largest_epsilon(cell: Cell) -> str:
-    found = cell.values("epsilon_exact_max")
-    return f"{max(found):.2g}" if found else "–"
+    values = cell.values("epsilon_exact_max")
+    return f"{max(values):.2g}" if values else "–"
 
 
 def _summary(results: Results) -> list[list[str]]:

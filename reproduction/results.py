@@ -68,8 +68,8 @@ class Difference:
     def mean_text(self) -> str:
         digits = 2 if abs(self.mean) < 1 else 1  # else a small difference reads +0.1 ± 0.0
         spread = "" if math.isinf(self.error) else f" ± {self.error:.{digits}f}"
-        one = " over settings (one seed)" if self.seeds == 1 and spread else ""
-        return f"mean {self.mean:+.{digits}f}{spread} points{one}"
+        remark = " over settings (one seed)" if self.seeds == 1 and spread else ""
+        return f"mean {self.mean:+.{digits}f}{spread} points{remark}"
 
     @property
     def extent(self) -> str:
@@ -133,8 +133,8 @@ class Results:
 
     def device_time(self, spec_id: str) -> tuple[float, int]:
         """Seconds for which an accelerator was busy with an experiment, and the runs it made in them."""
-        found = [sweep for sweep in self._sweeps if sweep.experiment == spec_id and not sweep.device.startswith(CPU)]
-        return sum(sweep.seconds for sweep in found), sum(sweep.runs for sweep in found)
+        sweeps = [sweep for sweep in self._sweeps if sweep.experiment == spec_id and not sweep.device.startswith(CPU)]
+        return sum(sweep.seconds for sweep in sweeps), sum(sweep.runs for sweep in sweeps)
 
     @cached_property
     def _sweeps(self) -> list[Sweep]:
@@ -142,13 +142,13 @@ class Results:
 
     def stored(self, spec_id: str) -> tuple[int, int]:
         """Runs there, runs wanted."""
-        found = self.cells(spec_id)
-        return sum(len(cell.records) for cell in found), sum(cell.wanted for cell in found)
+        cells = self.cells(spec_id)
+        return sum(len(cell.records) for cell in cells), sum(cell.wanted for cell in cells)
 
     def difference(
         self,
         spec_id: str,
-        one: str,
+        mechanism: str,
         others: Sequence[str],
         *,
         costs: Sequence[float] | None = None,
@@ -162,11 +162,11 @@ class Results:
                 by_setting.setdefault(f"s = {c.similarity:g}, cost {c.cost:g}", {})[c.mechanism] = cell
         pairs, wanted, same = [], 0, len(others) == 1
         for setting, row in by_setting.items():
-            if one not in row or any(other not in row for other in others):
+            if mechanism not in row or any(other not in row for other in others):
                 continue
-            wanted += row[one].wanted
-            same = same and all(_numbers(row[one]) == _numbers(row[other]) for other in others)
-            for seed, accuracy in row[one].accuracies.items():
+            wanted += row[mechanism].wanted
+            same = same and all(_numbers(row[mechanism]) == _numbers(row[other]) for other in others)
+            for seed, accuracy in row[mechanism].accuracies.items():
                 rivals = [row[other].accuracies.get(seed) for other in others]
                 if all(rival is not None for rival in rivals):
                     pairs.append((seed, setting, accuracy - max(rival for rival in rivals if rival is not None)))

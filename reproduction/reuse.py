@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
@@ -54,12 +53,12 @@ def twin_record(config: RunConfig, twin: Record, contract: Contract) -> Record:
 
 
 def _without_weight(config: RunConfig) -> str:
-    return replace(config, noise_weight=1.0).key
+    return config.changed(noise_weight=1.0).key
 
 
-def _same(one: Contract, other: Contract) -> bool:
-    return np.array_equal(one.selection_probs, other.selection_probs) and np.allclose(
-        one.epsilons, other.epsilons, rtol=SAME, atol=0.0
+def _same(contract: Contract, other: Contract) -> bool:
+    return np.array_equal(contract.selection_probs, other.selection_probs) and np.allclose(
+        contract.epsilons, other.epsilons, rtol=SAME, atol=0.0
     )
 
 

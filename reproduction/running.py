@@ -14,8 +14,8 @@ import numpy as np
 
 from jsam.errors import InputError
 from jsam.privacy import Adjacency, epsilon_of
-from jsam.report.files import check_target
-from jsam.runs.noise_plan import Preparation
+from jsam.report.output_files import check_target
+from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.settings import TrainingSettings
 from jsam.training.clipping.precision import checked_precision
 from jsam.training.environment import accelerator, device_named
@@ -33,7 +33,7 @@ from reproduction.sweeps import CPU, FILE, add_sweep
 from reproduction.tasks import task_of
 from reproduction.tuned_settings import Chosen
 
-Told = Callable[[str], None]
+Tell = Callable[[str], None]
 CURVE_POINTS = 10
 ON_A_CPU = (
     "this trains on the CPU, where a run takes minutes on MNIST and hours on CIFAR-10; the times in "
@@ -75,7 +75,7 @@ def run_specs(
     precision: str = "fp32",
     only: Sequence[str] = (),
     limit_seconds: float = math.inf,
-    tell: Told,
+    tell: Tell,
     at_once: int = 1000,
 ) -> Outcome:
     """Make what is missing, spec by spec, until all is there or time is up; runs under way then are finished."""
@@ -112,11 +112,11 @@ def run_specs(
             continue
         path = places.output / f"{spec.id}.jsonl"
         wanted = missing(spec.runs(chosen), places, only)
-        found = _take_over(wanted, Twins(read_places(places).values(), plans), path, late)
-        if found:
-            tell(f"{spec.id}: {len(found)} runs are those of stored ones with the same contract")
-        taken += len(found)
-        wanted = [config for config in wanted if config.key not in found]
+        known = _take_over(wanted, Twins(read_places(places).values(), plans), path, late)
+        if known:
+            tell(f"{spec.id}: {len(known)} runs are those of stored ones with the same contract")
+        taken += len(known)
+        wanted = [config for config in wanted if config.key not in known]
         done, start = 0, time.perf_counter()
         while done < len(wanted) and not late():
             if on_a_cpu:
@@ -149,15 +149,15 @@ def run_specs(
 
 def _take_over(configs: Iterable[RunConfig], twins: Twins, path: Path, late: Callable[[], bool]) -> set[str]:
     """Store those runs whose contract was run before, until time is up; their keys."""
-    found = set()
+    taken = set()
     for config in configs:
         if late():
             break
         twin = twins.of(config)
         if twin is not None:
             append(path, twin_record(config, *twin))
-            found.add(config.key)
-    return found
+            taken.add(config.key)
+    return taken
 
 
 def _card(device: str) -> str:
@@ -191,7 +191,7 @@ def stored_result(trial: Trial, result: TrialResult) -> dict[str, Any]:
     """Plain numbers: of the contract, of what it truly spends, of the training."""
     import torch
 
-    drawn = Preparation.of(trial.contract, trial.settings, trial.task.partition.sizes)
+    drawn = NoisePlan.of(trial.contract, trial.settings, trial.task.partition.sizes)
     numbers = {
         "epsilon_exact_max": spent_epsilon_max(drawn),
         "noise_ratio": drawn.noise_ratio(trial.task.num_parameters),
@@ -212,7 +212,7 @@ def stored_result(trial: Trial, result: TrialResult) -> dict[str, Any]:
     }
 
 
-def spent_epsilon_max(drawn: Preparation) -> float:
+def spent_epsilon_max(drawn: NoisePlan) -> float:
     """The largest ε that the exact accountant gives to any client: T_k releases are one Gaussian of μ = Δ√T_k/std."""
     times = drawn.schedule.participations
     some = times > 0
@@ -224,7 +224,7 @@ def spent_epsilon_max(drawn: Preparation) -> float:
 class _Clock:
     """Says after each run, and now and then within long ones, how much longer the rest will take."""
 
-    def __init__(self, runs: int, rounds: int, label: str, tell: Told) -> None:
+    def __init__(self, runs: int, rounds: int, label: str, tell: Tell) -> None:
         self._runs, self._rounds, self._label, self._tell = runs, rounds, label, tell
         self._began = self._said = time.perf_counter()
         self._runs_done = self._rounds_done = 0

@@ -48,7 +48,7 @@ class Spec:
         except ValueError as error:  # not TOML, or not even text
             raise InputError(f"{path} is not a specification: {error}") from error
         stored = {"grids" if name == "grid" else name: value for name, value in stored.items()}
-        names = {one.name: one.default is MISSING and one.default_factory is MISSING for one in fields(cls)}
+        names = {part.name: part.default is MISSING and part.default_factory is MISSING for part in fields(cls)}
         lacking = [name for name, needed in names.items() if needed and name not in {"id", *stored}]
         unknown = [name for name in stored if name == "id" or name not in names]
         if lacking or unknown:
@@ -58,23 +58,23 @@ class Spec:
 
     def runs(self, chosen: Chosen) -> list[RunConfig]:
         """Every run once, the most wanted first; none for a planner's experiment, and none that waits for its step."""
-        found: dict[str, RunConfig] = {}
+        runs: dict[str, RunConfig] = {}
         try:
             for settings in self._combinations():
                 if not chosen.lacks_step(settings):
                     config = RunConfig.from_dict(chosen.resolve(settings))
-                    found.setdefault(config.key, config)
+                    runs.setdefault(config.key, config)
         except InputError as error:
             raise InputError(f"{self.id}: {error}") from None
-        return list(found.values())
+        return list(runs.values())
 
     def waiting(self, chosen: Chosen) -> list[dict[str, Any]]:
         """The settings of runs that want a learning rate of their own, which is not chosen yet."""
-        found: list[dict[str, Any]] = []
+        waiting: list[dict[str, Any]] = []
         for settings in self._combinations():
-            if chosen.lacks_step(settings) and settings not in found:
-                found.append(settings)
-        return found
+            if chosen.lacks_step(settings) and settings not in waiting:
+                waiting.append(settings)
+        return waiting
 
     def _combinations(self) -> list[dict[str, Any]]:
         """None for a planner's experiment, whose settings mean other things."""

@@ -27,7 +27,7 @@ OWN = {
 
 
 class Step(NamedTuple):
-    """The noise of a mechanism at a cost (see `Preparation.noise_ratio`), and the step that was best for it."""
+    """The noise of a mechanism at a cost (see `NoisePlan.noise_ratio`), and the step that was best for it."""
 
     noise: float
     length: float
@@ -72,10 +72,10 @@ def _ranked(results: Results, spec_id: str, name: str) -> Claim:
     if len(steps) < MIN_SETTINGS:
         verdict = TOO_FEW if steps else NOT_RUN
         return Claim(source=SOURCE, statement=statement, verdict=verdict, numbers=f"{len(steps)} steps")
-    found = float(spearmanr([step.noise for step in steps], [step.length for step in steps]).statistic)
+    rank = float(spearmanr([step.noise for step in steps], [step.length for step in steps]).statistic)
     there, wanted = results.stored(spec_id)
-    verdict = HOLDS if found < -STRONG else FAILS
-    numbers = f"ρ = {found:+.2f} over {len(steps)} mechanisms and costs"
+    verdict = HOLDS if rank < -STRONG else FAILS
+    numbers = f"ρ = {rank:+.2f} over {len(steps)} mechanisms and costs"
     verdict = so_far(verdict) if there < wanted else verdict
     return Claim(source=SOURCE, statement=statement, verdict=verdict, numbers=numbers)
 

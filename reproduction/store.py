@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jsam.errors import InputError
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_result
 from reproduction.config import RunConfig
 from reproduction.paths import PLANS, Places
 from reproduction.planning import merge_plans
@@ -56,11 +56,11 @@ def read_records(path: Path) -> Iterator[Record]:
 
 def read_folder(folder: Path) -> dict[str, Record]:
     """All runs of all files, by key."""
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     for path in sorted(folder.glob("*.jsonl")):
         for record in read_records(path):
-            found.setdefault(record.key, record)
-    return found
+            records.setdefault(record.key, record)
+    return records
 
 
 def read_places(places: Places) -> dict[str, Record]:
@@ -91,7 +91,7 @@ def write_sorted(path: Path, records: Iterable[Record]) -> None:
     """The file in its settled form: one line a run, by configuration, so that equal results are equal files."""
     unique = {record.key: record for record in records}
     ordered = sorted(unique.values(), key=_order)
-    write_atomically(path, "".join(record.line() for record in ordered).encode())
+    write_result(path, "".join(record.line() for record in ordered).encode())
 
 
 def _order(record: Record) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from jsam.errors import InputError
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_result
 
 FILE = "sweeps.csv"
 CPU = "CPU"
@@ -63,9 +63,9 @@ def add_sweep(folder: Path, experiment: str, *, runs: int, seconds: float, devic
 
 
 def merge_sweeps(source: Path, target: Path) -> None:
-    found = {*read_sweeps(source), *read_sweeps(target)}
-    if found:
-        _write(target, list(found))
+    sweeps = {*read_sweeps(source), *read_sweeps(target)}
+    if sweeps:
+        _write(target, list(sweeps))
 
 
 def _write(folder: Path, sweeps: list[Sweep]) -> None:
@@ -74,4 +74,4 @@ def _write(folder: Path, sweeps: list[Sweep]) -> None:
     writer.writerow(COLUMNS)
     writer.writerows(astuple(sweep) for sweep in sorted(sweeps))
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / FILE, text.getvalue().encode())
+    write_result(folder / FILE, text.getvalue().encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from reproduction import paper_numbers as published
@@ -35,8 +35,8 @@ class Cell:
     records: Sequence[Record]
 
     def values(self, name: str) -> list[float]:
-        found = [record.result.get(name) for record in self.records]
-        return [float(value) for value in found if value is not None]
+        numbers = [record.result.get(name) for record in self.records]
+        return [float(value) for value in numbers if value is not None]
 
     def mean(self, name: str) -> float | None:
         values = self.values(name)
@@ -77,7 +77,7 @@ class Cell:
     def row(self, loss_weight: float | None) -> dict[str, Any]:
         """`loss_weight` is the one planned, for a setting without runs; seeds share theirs."""
         c = self.config
-        found = {
+        values = {
             "dataset": c.dataset,
             "mechanism": c.mechanism,
             "similarity": c.similarity,
@@ -100,14 +100,14 @@ class Cell:
             "epsilon_sold_max": self.largest("epsilon_sold_max"),
             "learning_rate": c.learning_rate,
         }
-        return {name: _tidy(found[name]) for name in COLUMNS}
+        return {name: _tidy(values[name]) for name in COLUMNS}
 
 
 def cells(configs: Sequence[RunConfig], known: Mapping[str, Record]) -> list[Cell]:
     """The runs in groups that differ in their seed only, in the order of the specification."""
     groups: dict[str, list[RunConfig]] = {}
     for config in configs:
-        groups.setdefault(replace(config, seed=0).key, []).append(config)
+        groups.setdefault(config.changed(seed=0).key, []).append(config)
     return [
         Cell(config=group[0], wanted=len(group), records=[known[c.key] for c in group if c.key in known])
         for group in groups.values()
@@ -157,6 +157,26 @@ def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
+def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[str] = ("mechanism",)) -> str:
+    """Rows under the names of their columns, as lines of text; the columns named in `words` are aligned to the left.
+
+    >>> print(text_table(("mechanism", "cost"), [("jsam", "9.5"), ("usbm", "10")]), end="")
+    mechanism  cost
+    ---------------
+    jsam        9.5
+    usbm         10
+    """
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    aligned = [
+        "  ".join(
+            cell.ljust(width) if name in words else cell.rjust(width)
+            for name, cell, width in zip(columns, cells, widths, strict=True)
+        ).rstrip()
+        for cells in (columns, *rows)
+    ]
+    return "".join(f"{line}\n" for line in (aligned[0], "-" * max(map(len, aligned)), *aligned[1:]))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """How many results are stored, how many there are to be, and how many more wait for steps to be chosen."""
@@ -174,12 +194,12 @@ class Progress:
 def progress_of(specs: Sequence[Spec], places: Places) -> dict[str, Progress]:
     """By experiment."""
     chosen, known = Chosen.load(places.chosen), read_places(places)
-    found = {}
+    progress = {}
     for spec in specs:
         if spec.kind == "planner":
-            found[spec.id] = Progress(stored=int(current_planner(spec, chosen, places) is not None), wanted=1)
+            progress[spec.id] = Progress(stored=int(current_planner(spec, chosen, places) is not None), wanted=1)
             continue
         runs = spec.runs(chosen)
         there = sum(config.key in known for config in runs)
-        found[spec.id] = Progress(stored=there, wanted=len(runs), waiting=len(spec.waiting(chosen)))
-    return found
+        progress[spec.id] = Progress(stored=there, wanted=len(runs), waiting=len(spec.waiting(chosen)))
+    return progress

@@ -49,17 +49,17 @@ class Chosen:
             cost = cost_key(float(settings["cost"]))
         except (KeyError, TypeError, ValueError):
             raise InputError("a learning rate of its own takes a mechanism and a cost, a number") from None
-        found = self._table(str(settings.get("noise")), str(settings.get("dataset")), STEPS, variant).get(cost)
-        return None if found is None else float(found)
+        rate = self._table(str(settings.get("noise")), str(settings.get("dataset")), STEPS, variant).get(cost)
+        return None if rate is None else float(rate)
 
     def _table(self, *names: str) -> Mapping[str, Any]:
         """A table within tables; an empty one where there is none."""
         table = self.values
         for depth, name in enumerate(names, start=1):
-            found = table.get(name, {})
-            if not isinstance(found, Mapping):
-                raise InputError(f"{self.where}: {'.'.join(names[:depth])} is {found!r}; it must be a table")
-            table = found
+            inner = table.get(name, {})
+            if not isinstance(inner, Mapping):
+                raise InputError(f"{self.where}: {'.'.join(names[:depth])} is {inner!r}; it must be a table")
+            table = inner
         return table
 
     def lacks_step(self, settings: Mapping[str, Any]) -> bool:

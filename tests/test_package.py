@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +26,15 @@ def modules_after(statement: str) -> set[str]:
 
 
 def test_version_is_the_installed_one() -> None:
-    assert jsam.__version__ == version("jsam")
+    assert jsam.__version__ == version("jsam-fl")
+
+
+def test_a_wheel_holds_the_product_and_nothing_of_the_reproduction() -> None:
+    checkout = Path(__file__).parents[1]
+    project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
+    folders = project["tool"]["setuptools"]["packages"]["find"]["where"]
+    packages = {path.parent.name for folder in folders for path in (checkout / folder).glob("*/__init__.py")}
+    assert packages == {"jsam"}
 
 
 def test_every_public_name_is_there() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 def install_hint(extra: str) -> str:
-    """How to get an extra. Not `pip install jsam[…]`: on the public index that name is another project's."""
+    """How to get an extra, in words. Never `pip install jsam`: that name on the public index is another project's."""
     return f"install jsam with its extra '{extra}', e.g. pip install '.[{extra}]' in a checkout"
 
 

@@ -7,9 +7,14 @@ a folder that is made here 0700, from the moment at which it appears and whateve
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+import tempfile
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from jsam.errors import InputError, JsamError
 
@@ -27,26 +32,83 @@ def write_atomically(path: Path, data: bytes) -> None:
     Where the folder cannot be flushed the write has failed: a new file is then removed again, and a file that took the
     place of another one is whole, but after a power cut the other one may be back.
     """
-    beside, placed = path.with_name(f".{path.name}.{os.getpid()}.part"), False
+    part, placed, new = None, False, True
     try:
-        beside.unlink(missing_ok=True)  # left by a process of the same number that was killed
-        with open(beside, "xb", opener=private) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
         new = not path.exists()
-        os.replace(beside, path)
+        part = write_part(path, data)
+        os.replace(part, path)
         placed = True
         sync_folder(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
         if placed and new:
             # It may not survive a power cut, and its next reader would take it for safe.
             with contextlib.suppress(OSError):
                 path.unlink()
         left = "it is whole, and may be lost in a power cut" if placed and not new else "what was there is unchanged"
         raise JsamError(f"{path} could not be written ({error.strerror}); {left}") from error
+    finally:
+        if part is not None and not placed:
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+
+def write_part(path: Path, data: bytes) -> Path:
+    """Write a new file beside `path`, flushed to disk, that can take its place; return where it is.
+
+    It is its owner's alone from the moment at which it appears: one that is closed later may have been opened before.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    return Path(name)
+
+
+def read_json(
+    path: Path | str, what: str = "", *, error: type[JsamError] = InputError, advice: str = ""
+) -> dict[str, Any]:
+    """Return the object in a JSON file. Otherwise raise `error`, naming the file as `what`, with the advice."""
+    return _read_table(path, what, "JSON", json.loads, error, advice)
+
+
+def read_toml(path: Path | str, what: str = "") -> dict[str, Any]:
+    """Return the table in a TOML file. If there is none, raise `InputError`, which names the file as `what`."""
+    return _read_table(path, what, "TOML", tomllib.loads, InputError, "")
+
+
+def _read_table(
+    path: Path | str, what: str, kind: str, parse: Callable[[str], Any], error: type[JsamError], advice: str
+) -> dict[str, Any]:
+    name, end = f"{what} {path}".strip(), f"; {advice}" if advice else ""
+    try:
+        table = parse(Path(path).read_text(encoding="utf-8"))
+    except OSError as trouble:
+        raise error(f"{name} cannot be read: {trouble.strerror}{end}") from trouble
+    except (ValueError, RecursionError) as trouble:  # not JSON, not TOML, or not even text
+        raise error(f"{name} is not {kind}: {trouble}{end}") from trouble
+    if not isinstance(table, dict):
+        raise error(f"{name} is damaged: it must hold one {kind} object{end}")
+    return table
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects in a file that has one on each line; an empty list where there is no such file.
+
+    A line that is not whole is left out: the last one may be torn while a run goes on.
+    """
+    objects = []
+    if path.exists():
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                with contextlib.suppress(ValueError):
+                    objects.append(json.loads(line))
+    return [content for content in objects if isinstance(content, dict)]
 
 
 def private(path: str, flags: int) -> int:
@@ -92,15 +154,15 @@ def keep_private(path: Path, what: str) -> None:
     if not _POSIX:
         return
     try:
-        found = path.stat()
+        state = path.stat()
     except FileNotFoundError:
         return
     except OSError as error:
         raise InputError(f"{what} {path} cannot be looked at: {error.strerror}") from error
-    mode = found.st_mode & 0o777
+    mode = state.st_mode & 0o777
     if not mode & _OTHERS:
         return
-    if found.st_uid != os.geteuid():
+    if state.st_uid != os.geteuid():
         raise InputError(
             f"{what} {path} belongs to another user and is open to others (mode {mode:04o}); it must be yours, "
             f"and yours alone"

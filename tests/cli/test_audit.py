@@ -64,7 +64,7 @@ def test_a_mechanism_that_cheats_is_caught(run: Run, clients: WriteClients, monk
     class PayAsBid(jsam.JSAMCI):
         truthful = True
 
-    monkeypatch.setattr("jsam.cli.inputs.mechanism_named", lambda name, **options: PayAsBid(**options))
+    monkeypatch.setattr("jsam.mechanism.rules.mechanism_named", lambda name, **options: PayAsBid(**options))
     result = run("audit", clients(FIVE), *UNIFORM)
     assert result.code == 1
     assert "violated: truthfulness" in result.out

@@ -56,9 +56,10 @@ def test_an_output_that_cannot_be_a_folder_is_one_line(
 
 
 def test_an_earlier_deployment_is_left_alone(tmp_path: Path) -> None:
-    from jsam.cli.deploy_local import _fresh
+    from jsam.cli.deploy_local import holds_something
+    from jsam.cli.output import free_folder
 
     (tmp_path / "d").mkdir()
-    assert _fresh(tmp_path / "d") == tmp_path / "d"
+    assert free_folder(tmp_path / "d", holds_something) == tmp_path / "d"
     (tmp_path / "d" / "something").touch()
-    assert _fresh(tmp_path / "d") == tmp_path / "d-2"
+    assert free_folder(tmp_path / "d", holds_something) == tmp_path / "d-2"

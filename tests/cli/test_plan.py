@@ -178,7 +178,7 @@ def test_a_bug_is_not_taken_for_a_violation(run: Run, monkeypatch: pytest.Monkey
     def broken(*arguments: object, **options: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("jsam.cli.plan.planned", broken)
+    monkeypatch.setattr("jsam.cli.inputs.Inputs.contract", broken)
     result = run("plan", EXAMPLE, *UNIFORM)
     assert result.code == 70
     assert "ZeroDivisionError: a bug" in result.err

@@ -25,7 +25,7 @@ REPEATABLE = ["--noise-seed", "0"]
 PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, where nobody can make a folder")
 FILES = {
     "audit.json", "checkpoint.pt", "config.json", "contract.json", "ledger.jsonl", "metrics.jsonl", "model.pt",
-    "report.html", "schedule.jsonl", "summary.json",
+    "report.html", "rules.toml", "schedule.jsonl", "summary.json",
 }  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def test_tensorboard_files_are_written_if_asked_for(tmp_path: Path) -> None:
         ([*ECONOMY, "--clients", "-5"], "--clients is -5; it must be a whole number"),
         ([*ECONOMY, "--scheme", "writer"], "scheme 'writer' is for mnist"),
         ([*ECONOMY, "--scheme", "dirichlet"], "alpha"),
-        ([*ECONOMY, "--model", "transformer"], "model 'transformer' is unknown"),
+        ([*ECONOMY, "--model", "transformer"], "model 'transformer' is not installed here"),
         ([*ECONOMY, "--model", "cifar10"], "model 'cifar10' does not take the 1x8x8 examples of data set digits"),
         ([], "--loss-weight"),
         (["--contract", "nothing.json"], "nothing.json cannot be read"),
@@ -414,7 +414,7 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFi
 def test_an_interrupted_demo_says_what_can_be_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from jsam.cli import demo
+    from jsam.cli.inputs import Inputs
     from jsam.cli.running import RoundProgress
 
     def stop(*_: object) -> None:
@@ -423,7 +423,7 @@ def test_an_interrupted_demo_says_what_can_be_gone_on_with(
     folder = tmp_path / "demo"
     command = ["demo", "--dataset", "digits", "--rounds", "10", "--output", str(folder)]
     with monkeypatch.context() as planning:
-        planning.setattr(demo, "simulated_contract", stop)
+        planning.setattr(Inputs, "contract", stop)
         assert main(command) == 130
     assert capsys.readouterr().err.endswith("\njsam: interrupted; jsam demo starts anew\njsam: stopped\n")
     with monkeypatch.context() as training:

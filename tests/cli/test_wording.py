@@ -89,13 +89,12 @@ SPLIT = ("data", "partition", "digits", "--scheme", "dirichlet", "--clients", "1
         (("deploy-local", "--clip-norm", "1e-300"), "--clip-norm is 1e-300"),
         (("demo", "--dataset", "digits", "--max-epsilon", "0"), "--max-epsilon is 0"),
         (("demo", "--dataset", "digits", "--max-selection-prob", "0.01"), "--max-selection-prob is 0.01: 10 clients"),
-        (("reproduce", "run", "--all", "--limit-seconds", "0", "--root", EXAMPLE.parents[1]), "--limit-seconds is 0"),
     ],
 )
 def test_bad_values_in_one_line(
     arguments: tuple[str | Path, ...], wanted: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if arguments[0] in ("simulate", "demo", "data", "deploy-local", "reproduce"):
+    if arguments[0] in ("simulate", "demo", "data", "deploy-local"):
         require("torch", extra="train")
     if arguments[0] == "deploy-local":
         require("flwr", extra="flower")
@@ -113,12 +112,13 @@ def test_bad_values_in_one_line(
     ("arguments", "wanted"),
     [
         (("plan",), "Missing argument 'CLIENTS.csv'; see jsam plan --help"),
-        (("reproduce", "foo"), "No such command 'foo'; see jsam reproduce --help"),
+        (("data", "foo"), "No such command 'foo'; see jsam data --help"),
         (("calibrate", "--epsilon", "x"), "'x' is not a valid float; see jsam calibrate --help"),
         ((*PLAN, "--seed", "1.5"), "'1.5' is not a valid integer; see jsam plan --help"),
         ((*PLAN, "--colour", "red"), "; see jsam plan --help"),
-        (("reproduce", "lst"), "No such command 'lst'. Did you mean 'list'? See jsam reproduce --help"),
-        (("reproduce", "list", "--outptu", "x"), "Did you mean '--output'? See jsam reproduce list --help"),
+        (("data", "lst"), "No such command 'lst'. Did you mean 'list'? See jsam data --help"),
+        (("data", "partition", "--outptu", "x"), "Did you mean '--output'? See jsam data partition --help"),
+        (("reproduce", "run", "--help"), "in a checkout, run python -m reproduction --help"),
     ],
 )
 def test_a_line_that_cannot_be_read_says_where_to_look(arguments: tuple[str, ...], wanted: str, run: Run) -> None:
@@ -127,9 +127,8 @@ def test_a_line_that_cannot_be_read_says_where_to_look(arguments: tuple[str, ...
     assert wanted in result.err
 
 
-@pytest.mark.parametrize("group", ["data", "reproduce"])
-def test_a_group_alone_lists_its_commands_and_complains_of_nothing(group: str, run: Run) -> None:
-    result = run(group)
+def test_a_group_alone_lists_its_commands_and_complains_of_nothing(run: Run) -> None:
+    result = run("data")
     assert (result.code, result.err) == (0, "")
     assert "Commands" in result.out
 

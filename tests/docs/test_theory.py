@@ -20,6 +20,7 @@ from jsam.mechanism.bound import gradient_norm_bound
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
 from jsam.mechanism.solver.closed_form import best_cost
 from jsam.mechanism.solver.quadrature import NODES, _by_envelope
+from tests.conftest import require
 from tests.docs.blocks import ROOT
 from tests.oracles import published_algorithm_1, true_objective
 from tests.oracles.inner import least_over_cost
@@ -218,6 +219,19 @@ def fitted_budget_script() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_largest_rise_of_a_fitted_budget_is_marked() -> None:
+    require("matplotlib", extra="plot")
+    reports = np.linspace(0.1, 1, 4)
+    curves = [
+        {"title": "fitted", "reports": reports, "epsilons": [0.4, 0.2, 0.3, 0.1]},
+        {"title": "beforehand", "reports": reports, "epsilons": [0.4, 0.3, 0.2, 0.0]},
+    ]
+    figure = fitted_budget_script().drawn(curves)
+    fitted, beforehand = [text.get_text() for axis in figure.axes for text in axis.texts]
+    assert "ε rises by 50%" in fitted
+    assert "never rises" in beforehand
 
 
 def test_a_fitted_budget_makes_epsilon_rise_and_a_fixed_weight_never_does() -> None:

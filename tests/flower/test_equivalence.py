@@ -21,8 +21,8 @@ from jsam.mechanism.contract_files import load_contract
 from jsam.privacy import read_ledger
 from jsam.runs.run_folder import RunFolder
 from jsam.runs.settlement import settle
-from jsam.training import loop
-from jsam.training.loop import train
+from jsam.training import eager_rounds
+from jsam.training.recorded_run import train
 from tests.flower.loopback import Federation, no_noise, published
 
 SENSITIVITIES = [0.15, 0.3, 0.45, 0.6, 0.8]
@@ -44,7 +44,7 @@ def test_without_noise_flower_and_the_simulator_give_the_same_model(
     store = ServerStore(tmp_path / "server")
     contract = load_contract(store.run.contract)
 
-    monkeypatch.setattr(loop, "round_noise", lambda std, size, **_: torch.zeros(size))
+    monkeypatch.setattr(eager_rounds, "round_noise", lambda std, size, **_: torch.zeros(size))
     train(contract, federation.spec.build(), rules.training, tmp_path / "simulated")
     simulated = RunFolder(tmp_path / "simulated")
 

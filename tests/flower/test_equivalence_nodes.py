@@ -20,7 +20,8 @@ from jsam.flower.launch.deploy import Shares
 from jsam.flower.launch.federation import LocalFederation
 from jsam.mechanism.contract_files import load_contract
 from jsam.privacy import read_ledger
-from jsam.training import loop
+from jsam.training import eager_rounds
+from jsam.training.recorded_run import train
 from jsam.training.task import TaskSpec
 from tests.flower.loopback import published
 
@@ -60,10 +61,10 @@ def test_without_noise_real_processes_and_the_simulator_give_the_same_model(
         run = federation.wait(run_id, timeout=300, over=store.outcome.exists)
         assert run.completed, federation.superlink and federation.superlink.tail()
 
-    monkeypatch.setattr(loop, "round_noise", lambda std, size, **_: torch.zeros(size))
+    monkeypatch.setattr(eager_rounds, "round_noise", lambda std, size, **_: torch.zeros(size))
     task = TaskSpec(dataset="digits", num_clients=CLIENTS, seed=rules.rules.seed).build()
     start = np.concatenate([value.detach().numpy().ravel() for value in task.model.parameters()])
-    loop.train(load_contract(store.run.contract), task, rules.training, tmp_path / "simulated")
+    train(load_contract(store.run.contract), task, rules.training, tmp_path / "simulated")
     ours, theirs = _parameters(tmp_path / "simulated" / "model.pt"), _parameters(store.run.model)
     assert np.abs(ours - theirs).max() <= 1e-6
     assert np.abs(ours - start).max() > 1e-2, "training must have moved the model, or the comparison says nothing"

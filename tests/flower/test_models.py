@@ -19,7 +19,7 @@ from jsam.campaign.server.server_store import ServerStore
 from jsam.campaign.server.storage import NobodyLeftError
 from jsam.errors import InputError
 from jsam.training.federated import server_model
-from jsam.training.federated.installed_models import check_model, model_named
+from jsam.training.models import build_model, check_model
 from tests.flower.loopback import Federation, no_noise, published
 
 CODE = """\
@@ -67,8 +67,8 @@ def test_a_campaign_trains_a_model_that_a_package_offers(installed: Path, tmp_pa
 
 def test_the_same_name_and_seed_give_the_same_weights(installed: Path) -> None:
     torch.manual_seed(1)
-    first = model_named("ward", 3).state_dict()
-    again, other = model_named("ward", 3).state_dict(), model_named("ward", 4).state_dict()
+    first = build_model("ward", 3).state_dict()
+    again, other = build_model("ward", 3).state_dict(), build_model("ward", 4).state_dict()
     for name, value in first.items():
         np.testing.assert_array_equal(value, again[name])
         assert not torch.equal(value, other[name])
@@ -127,7 +127,7 @@ def test_a_name_cannot_reach_anything_but_what_is_offered(installed: Path) -> No
 
 def test_odd_offers_are_refused_in_one_line(installed: Path) -> None:
     with pytest.raises(InputError, match=r"ward_models:nothing returns int; it must be an nn\.Module"):
-        model_named("seven", 0)
+        build_model("seven", 0)
     _install(installed, "rivals", {"ward": "rival:small"})
     with pytest.raises(InputError, match="offered by several packages: rival:small, ward_models:small"):
         check_model("ward")

@@ -24,7 +24,8 @@ from jsam.flower.launch.app_folder import write_app
 from jsam.flower.launch.deploy import Shares
 from jsam.flower.launch.federation import LocalFederation
 from jsam.mechanism.contract_files import load_contract
-from jsam.training import loop
+from jsam.training import eager_rounds
+from jsam.training.recorded_run import train
 from jsam.training.task import TaskSpec
 from tests.flower.loopback import published
 
@@ -65,10 +66,10 @@ def test_without_noise_flowers_engine_and_ours_give_the_same_model(
     (app / "noiseless.py").write_text(NOISELESS)
     rules = published(rounds=3, per_round=6)
     store = _run(tmp_path, rules, 5, app)
-    monkeypatch.setattr(loop, "round_noise", lambda std, size, **_: torch.zeros(size))
+    monkeypatch.setattr(eager_rounds, "round_noise", lambda std, size, **_: torch.zeros(size))
     task = TaskSpec(dataset="digits", num_clients=5, seed=rules.rules.seed).build()
     start = np.concatenate([value.detach().numpy().ravel() for value in task.model.parameters()])
-    loop.train(load_contract(store.run.contract), task, rules.training, tmp_path / "simulated")
+    train(load_contract(store.run.contract), task, rules.training, tmp_path / "simulated")
     ours, flowers = _parameters(tmp_path / "simulated" / "model.pt"), _parameters(store.run.model)
     assert np.abs(ours - flowers).max() <= 1e-6
     assert np.abs(ours - start).max() > 1e-2, "training must have moved the model, or the comparison says nothing"

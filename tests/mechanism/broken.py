@@ -121,7 +121,7 @@ class IgnoresTheCaps(Spoiled):
     """States caps that it does not keep."""
 
     def spoil(self, market: jsam.Market, contract: jsam.Contract) -> jsam.Contract:
-        return replace(contract, max_selection_prob=0.3, max_epsilon=0.1)
+        return replace(contract, weights=replace(contract.weights, max_selection_prob=0.3, max_epsilon=0.1))
 
 
 class PricesWithoutRent(Spoiled):

@@ -10,7 +10,8 @@ import numpy as np
 import jsam
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.families import RangeMechanism
-from jsam.mechanism.solver.allocation import SortedRows, budgets, minimise, probs_at
+from jsam.mechanism.solver.allocation import budgets, minimise, probs_at
+from jsam.mechanism.solver.rows import SortedRows
 
 Curve = Callable[[FloatArray], FloatArray]
 ROWS = 2048

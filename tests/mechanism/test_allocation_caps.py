@@ -11,8 +11,9 @@ import pytest
 import jsam
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.solver.allocation import Rule, allocate
-from jsam.mechanism.solver.closed_form import Weights
 from jsam.mechanism.solver.profiles import capped_curve, corner_masses, moved_mass
+from jsam.mechanism.solver.rows import SortedRows
+from jsam.mechanism.weights import Weights
 from tests.mechanism.test_allocation import plan_of, wide_market
 from tests.oracles import best_epsilons, brute_force, brute_force_joint, objective, values, values_capped
 
@@ -91,8 +92,10 @@ def test_corners_alone_are_not_enough(v: list[float], eta: float, cap: float, lo
     """Markets of 2 to 5 clients where a point inside a piece of the curve beats every corner of it."""
     costs, n = np.array(v), len(v)
     weights = Weights(loss_weight=eta, noise_weight=1.0, bias_weight=1.0, max_epsilon=None)
-    by_corners = allocate(Rule(profiles=moved_mass(n, cap, corner_masses(n, cap)), weights=weights), costs)
-    with_inner = allocate(Rule(profiles=capped_curve(n, cap), weights=weights), costs)
+    by_corners = allocate(
+        Rule(profiles=moved_mass(n, cap, corner_masses(n, cap)), weights=weights), SortedRows.of(costs)
+    )
+    with_inner = allocate(Rule(profiles=capped_curve(n, cap), weights=weights), SortedRows.of(costs))
     found, _, _ = brute_force(costs, eta=eta, Q=1.0, max_selection_prob=cap)
     plain = min(float(values(p[None], costs, eta=eta, Q=1.0, zeta=1.0)[0]) for p in corners(n, cap))
     assert by_corners.objective == pytest.approx(plain, rel=1e-12)
@@ -116,8 +119,8 @@ def test_the_worst_markets_known_are_within_the_stated_loss(v: list[float], eta:
     at = corner_masses(n, cap)
     finer = np.unique(np.concatenate([np.linspace(a, b, 20_001) for a, b in itertools.pairwise(at)]))
     weights = Weights(loss_weight=eta, noise_weight=1.0, bias_weight=1.0, max_epsilon=None)
-    best = allocate(Rule(profiles=moved_mass(n, cap, finer), weights=weights), costs).objective
-    mine = allocate(Rule(profiles=capped_curve(n, cap), weights=weights), costs).objective
+    best = allocate(Rule(profiles=moved_mass(n, cap, finer), weights=weights), SortedRows.of(costs)).objective
+    mine = allocate(Rule(profiles=capped_curve(n, cap), weights=weights), SortedRows.of(costs)).objective
     assert 1e-7 < mine / best - 1 < WITHIN
 
 

@@ -14,6 +14,7 @@ from jsam.mechanism.audit.contract_checks import check_accounts, check_feasibili
 from jsam.mechanism.audit.misreports import support_for_lies
 from jsam.mechanism.audit.payment_integral import Area, Curve, myerson_payment
 from jsam.mechanism.audit.search import Problem, least_objective
+from jsam.mechanism.weights import Weights
 from tests.mechanism.broken import PaysUnderCost
 from tests.oracles import brute_force, brute_force_joint, values, values_capped
 
@@ -102,11 +103,13 @@ def test_search_agrees_with_the_oracles_on_values_and_minima() -> None:
             )
         problem = Problem(
             virtual_costs=v,
-            loss_weight=eta,
-            noise_weight=Q,
-            bias_weight=zeta,
-            max_selection_prob=cap_p,
-            max_epsilon=cap_eps,
+            weights=Weights(
+                loss_weight=eta,
+                noise_weight=Q,
+                bias_weight=zeta,
+                max_selection_prob=cap_p,
+                max_epsilon=cap_eps if math.isfinite(cap_eps) else None,
+            ),
         )
         found, p = least_objective(problem)
         assert found == pytest.approx(best, rel=1e-7)

@@ -12,9 +12,11 @@ from scipy.stats import uniform
 
 import jsam
 from jsam.mechanism._arrays import BoolArray, FloatArray
-from jsam.mechanism.solver.allocation import SortedRows, budgets
-from jsam.mechanism.solver.closed_form import Weights, best_cost, cubic_root, evaluate
+from jsam.mechanism.solver.allocation import budgets
+from jsam.mechanism.solver.closed_form import best_cost, cubic_root, evaluate
 from jsam.mechanism.solver.profiles import Profiles, equal_receivers
+from jsam.mechanism.solver.rows import SortedRows
+from jsam.mechanism.weights import Weights
 from tests.oracles import best_epsilons, objective
 
 DIGITS = 50

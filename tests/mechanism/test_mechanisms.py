@@ -14,7 +14,6 @@ import jsam
 from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.families import RangeMechanism
-from jsam.mechanism.families.fsbm import check_size
 from jsam.mechanism.registry import mechanism_names
 from jsam.mechanism.solver.profiles import Profiles
 from tests.mechanism.curves import replanned
@@ -176,7 +175,6 @@ class TwoTiers(RangeMechanism):
         return f"two-tiers-{self.num_selected}"
 
     def profiles(self, num_clients: int) -> Profiles:
-        check_size(self.name, self.num_selected, num_clients, self.max_selection_prob)
         M, first = self.num_selected, self.num_selected // 2
         base = 1 / (M + first)
         return Profiles(
@@ -313,8 +311,14 @@ def test_impossible_markets_are_refused() -> None:
         (market, jsam.USBM(loss_weight=1.0, max_selection_prob=0.19), "at least 1/5"),
         (market, jsam.FSBM(num_selected=2, loss_weight=1.0, max_selection_prob=0.4), "with probability 1/2, above"),
         (market, jsam.BBM(num_selected=2, loss_weight=1.0, max_selection_prob=0.4), "with probability 1/2, above"),
+        (market, TwoTiers(num_selected=2, loss_weight=1.0, max_selection_prob=0.6), "with probability 2/3, above"),
         (market, jsam.USBM(loss_weight=1.0, selection_probs=[0.5, 0.5]), "must be 5 positive numbers that sum to 1"),
         (market, jsam.USBM(loss_weight=1.0, selection_probs=[0.3] * 5), "sum to 1"),
+        (
+            market,
+            jsam.USBM(loss_weight=1.0, selection_probs=[0.6, 0.1, 0.1, 0.1, 0.1], max_selection_prob=0.5),
+            "with probability 3/5, above max_selection_prob 0.5",
+        ),
         (market, jsam.USBM(loss_weight=1.0, selection_probs=[0.0, 0.1, 0.2, 0.3, 0.4]), "positive"),
     ]
     for case, mechanism, says in cases:

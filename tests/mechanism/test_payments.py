@@ -14,7 +14,8 @@ from jsam.errors import DivergentPaymentError
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.families import RangeMechanism
 from jsam.mechanism.solver.payments import rents
-from jsam.mechanism.solver.response import Ordered, OwnReport
+from jsam.mechanism.solver.response import OwnReport
+from jsam.mechanism.solver.rows import SortedRows
 from tests.mechanism.curves import Curve, Mixture, replanned
 from tests.oracles import brute_force, dense_payment, exact_curve
 
@@ -53,9 +54,9 @@ def drawn(prior: Any, n: int, seed: int) -> FloatArray:
 def error_bounds(mechanism: RangeMechanism, market: jsam.Market) -> FloatArray:
     """The bound that the quadrature certifies for each client (0 for those who are not selected)."""
     contract = jsam.plan(market, mechanism)
-    own = OwnReport(rule=mechanism.rule(market.num_clients), base=Ordered.of(market.virtual_costs))
-    ranks = np.flatnonzero(contract.epsilons[own.base.order] > 0)
-    clients = own.base.order[ranks]
+    own = OwnReport(rule=mechanism.rule(market.num_clients), base=SortedRows.of(market.virtual_costs))
+    ranks = np.flatnonzero(contract.epsilons[own.base.order[0]] > 0)
+    clients = own.base.order[0][ranks]
     found = rents(
         own,
         ranks,

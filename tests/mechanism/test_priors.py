@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import scipy.stats
 
 import jsam
 from jsam.errors import InputError, NotSupportedError, ReportError
+from jsam.mechanism import priors
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.market import virtual_cost_of
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
-from jsam.mechanism.priors import UniformPrior, read_reports, scipy_family
+from jsam.mechanism.priors import UniformPrior, file_of_prior, identity_of, read_reports, scipy_family
 from tests.mechanism.curves import Mixture
 
 PAST = np.random.default_rng(0).lognormal(-1.0, 0.6, 80)
@@ -421,3 +423,37 @@ def test_a_users_family_called_uniform_is_not_taken_for_the_uniform() -> None:
 
 def test_equal_distributions_share_one_virtual_cost() -> None:
     assert virtual_cost_of(scipy.stats.beta(2, 5)) is virtual_cost_of(scipy.stats.beta(2, 5))
+
+
+def test_a_kind_of_prior_is_known_by_its_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "points.py").write_text(
+        "from jsam.mechanism.priors.base import PriorKind\n"
+        "from jsam.mechanism.priors.uniform import UniformPrior\n"
+        "KIND = PriorKind(name='points', make=lambda file: UniformPrior(bottom=0.0, top=float(len(file))), "
+        "reads_file=True)\n"
+    )
+    priors._kinds.cache_clear()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(priors, "__path__", [*priors.__path__, str(tmp_path)])
+            assert jsam.parse_prior("points:abc").support() == (0.0, 3.0)
+            assert file_of_prior(" points : abc ") == "abc"
+    finally:
+        sys.modules.pop("jsam.mechanism.priors.points", None)
+        priors._kinds.cache_clear()
+    with pytest.raises(InputError, match="unknown distribution 'points'"):
+        jsam.parse_prior("points:1")
+
+
+def test_the_file_that_a_prior_reads() -> None:
+    assert file_of_prior("empirical:past.csv") == "past.csv"
+    assert file_of_prior("uniform:0,1") is None
+    assert file_of_prior("nosuch:0,1") is None
+
+
+def test_priors_are_told_apart_by_their_values() -> None:
+    first, second = (jsam.EmpiricalPrior(reports=PAST[order]) for order in (np.arange(80), np.arange(80)[::-1]))
+    assert identity_of(first) == identity_of(second) != identity_of(jsam.EmpiricalPrior(reports=PAST[1:]))
+    assert identity_of(scipy.stats.beta(2, 5)) == identity_of(scipy.stats.beta(2, 5))
+    assert identity_of(scipy.stats.beta(2, 5)) != identity_of(scipy.stats.beta(2, b=5))
+    assert identity_of(Mixture(scipy.stats.beta(20, 5), scipy.stats.beta(5, 20))) is None

@@ -70,7 +70,7 @@ def test_a_rule_may_be_passed_as_an_object() -> None:
         rules, [noise_multiplier(1.0, 1e-5, 3), noise_multiplier(1.0, 1e-5, 3, noise="lemma1", c2=0.7)], strict=True
     ):
         assert noise_multiplier(1.0, 1e-5, 3, noise=rule) == by_name
-        assert noise_rule(rule.name, c2=0.7 if rule.name == "lemma1" else None) == rule
+        assert noise_rule(rule.label, c2=0.7 if rule.label == "lemma1" else None) == rule
 
 
 @pytest.mark.parametrize(

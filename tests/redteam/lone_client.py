@@ -17,7 +17,7 @@ from jsam.campaign.round_request import RoundRequest
 from jsam.campaign.terms import Terms
 from jsam.flower.client_app import client_app
 from jsam.training.federated import fit_records, parameters
-from jsam.training.federated.installed_models import model_named
+from jsam.training.models import build_model
 from tests.flower.loopback import LoopbackGrid, no_noise, published
 
 Answer = tuple[dict[str, Any], Any]
@@ -48,7 +48,7 @@ class LoneClient:
         self.file = write_client(folder, name="hospital-a", sensitivity=0.2, inputs=inputs, targets=targets)
         app = client_app(no_noise) if noiseless else client_app()
         self._grid = LoopbackGrid({7: (app, {"client-file": str(self.file)})})
-        self.parameters = parameters.flattened(model_named(model, 0))
+        self.parameters = parameters.flattened(build_model(model, 0))
 
     @property
     def ledger(self) -> ClientLedger:

@@ -16,9 +16,17 @@ import numpy as np
 import pytest
 
 from jsam.training.data import ChecksumError, DataError, UnsafePickleError
+from jsam.training.data.data_files import (
+    Archive,
+    DataSpec,
+    RawFile,
+    gunzipped,
+    install,
+    open_tar,
+    parse_idx,
+    read_verified,
+)
 from jsam.training.data.fetching import _unpack
-from jsam.training.data.files import Archive, DataSpec, RawFile, gunzipped, install, open_tar, read_verified
-from jsam.training.data.idx import parse_idx
 from jsam.training.data.unpickle import MOST_INSTRUCTIONS, load_arrays
 
 MEGABYTE = 1 << 20

@@ -140,7 +140,7 @@ def test_our_own_models_go_through_as_whole_batches(name: str, monkeypatch: pyte
     def unexpected(*_: object) -> None:
         pytest.fail("a known model was run one sample at a time")
 
-    monkeypatch.setattr(capture_module, "Alone", unexpected)
+    monkeypatch.setattr(capture_module, "IsolatedModel", unexpected)
     monkeypatch.setattr(capture_module, "each_loss", unexpected)
     shape = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "digits": (1, 8, 8)}[name]
     engine = ClippingEngine(build_model(name, 0), clip_norm=1.0)

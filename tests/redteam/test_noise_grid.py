@@ -15,7 +15,7 @@ else:
     torch = require("torch", extra="train")
 
 from jsam.runs.noise_source import SecretNoise
-from jsam.training.round_noise import round_noise
+from jsam.training.round_inputs import round_noise
 
 SIZE, RECORDS, STD = 100_000, 100, 0.05
 

@@ -32,12 +32,11 @@ else:
 
 from jsam.errors import JsamError
 from jsam.privacy import derived_seed, generator, keyed_bytes, read_ledger
-from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.noise_source import NoiseSource, SecretNoise, SeededNoise
-from jsam.training.loop import resume, train
 from jsam.training.models import build_model
-from jsam.training.queueing import round_inputs
-from jsam.training.round_noise import combined_std
+from jsam.training.recorded_run import resume, train
+from jsam.training.round_inputs import combined_std, round_inputs
 from jsam.training.trials import Trial, run_trials
 from reproduction.config import RunConfig
 from reproduction.running import settings_of
@@ -316,10 +315,11 @@ def test_trials_have_keys_of_their_own_unless_a_noise_seed_is_given() -> None:
 
 def test_experiments_draw_the_noise_that_their_stored_results_were_made_with() -> None:
     """From the configuration's seed, by the same derivation as before there were keys: to be repeated to the bit."""
-    config = RunConfig(
-        dataset="digits", similarity=50.0, mechanism="usbm", cost=1.0, noise_weight=1.0, noise="exact", clip_norm=1.0,
-        learning_rate=0.1, seed=7,
-    )  # fmt: skip
+    stored = {
+        "dataset": "digits", "similarity": 50.0, "mechanism": "usbm", "cost": 1.0, "noise_weight": 1.0,
+        "noise": "exact", "clip_norm": 1.0, "learning_rate": 0.1, "seed": 7,
+    }  # fmt: skip
+    config = RunConfig.from_dict(stored)
     settings = settings_of(config, "cpu")
     assert settings.noise_seed == settings.seed == 7
     expected = generator(7, "noise", round=3).standard_normal(20, dtype=np.float32)
@@ -330,7 +330,7 @@ def test_experiments_draw_the_noise_that_their_stored_results_were_made_with() -
 def test_what_a_cuda_device_is_given_follows_from_the_key_and_is_not_shown() -> None:
     """The seed of each round's noise on the device, as replayed graphs take it; no GPU is needed to look at it."""
     task = small_task()
-    prepared = Preparation.of(small_contract(), small_settings(noise_seed=None), task.partition.sizes)
+    prepared = NoisePlan.of(small_contract(), small_settings(noise_seed=None), task.partition.sizes)
     source = SecretNoise(bytes(range(16)))
     for drawn in prepared.schedule:
         given = round_inputs(prepared, task.partition, drawn, prepared.releases(drawn), source)

@@ -27,7 +27,7 @@ from jsam.errors import JsamError
 from jsam.privacy import read_ledger, spent_epsilons
 from jsam.runs.publishing import files_of, publish
 from jsam.runs.settlement import settle
-from jsam.training.loop import train
+from jsam.training.recorded_run import train
 from tests.training.small import contents, run, small_contract, small_settings, small_task
 
 pytestmark = pytest.mark.filterwarnings("ignore::jsam.errors.TrainingWarning")

@@ -21,13 +21,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.sensitivity import KINDS, worst_shift
 from jsam.training.clipping import ClippingEngine, sample_weights, sums
+from jsam.training.clipping.chunk_worker import Worker
+from jsam.training.clipping.clipped_sum import LARGEST_RATIO
 from jsam.training.clipping.layers import RULES, Call
-from jsam.training.clipping.result import LARGEST_RATIO
 from jsam.training.clipping.sums import Factors, RunningSum
-from jsam.training.clipping.worker import Worker
 from jsam.training.federated import parameters as flower_parameters
-from jsam.training.federated.installed_models import model_named
 from jsam.training.federated.parameters import check_trains, clipped_mean, flattened
+from jsam.training.models import build_model
 
 BOUND = 1 + 1e-6
 
@@ -155,7 +155,7 @@ def test_the_released_sum_is_rounded_only_after_noise() -> None:
     found = engine.clipped_sum(torch.randn(5, 4), torch.zeros(5, dtype=torch.int64), torch.ones(5))
     assert found.gradient.dtype == torch.float64
     inputs = np.random.default_rng(0).random((9, 1, 8, 8), dtype=np.float32)
-    mean = clipped_mean("digits", flattened(model_named("digits", 0)), inputs, np.zeros(9, np.int64), 1.0)
+    mean = clipped_mean("digits", flattened(build_model("digits", 0)), inputs, np.zeros(9, np.int64), 1.0)
     assert mean.dtype == np.float64
     assert np.any(mean != mean.astype(np.float32))
 
@@ -175,8 +175,8 @@ def test_random_parameters_and_records_never_exceed_the_share() -> None:
     """The client's own mean under parameters over eighty decades, some not finite, records likewise: one is emptied, or
     replaced by another."""
     rng = np.random.default_rng(5)
-    base = flattened(model_named("digits", 0))
-    sizes = [value.numel() for value in model_named("digits", 0).parameters()]
+    base = flattened(build_model("digits", 0))
+    sizes = [value.numel() for value in build_model("digits", 0).parameters()]
     moved = 0.0
     for _ in range(40):
         count, clip_norm = int(rng.integers(2, 40)), float(10 ** rng.uniform(-6, 6))
@@ -234,7 +234,7 @@ def fresh_engines() -> Iterator[None]:
 @pytest.mark.usefixtures("fresh_engines")
 def test_the_same_operations_are_done_whatever_is_in_a_record() -> None:
     """A second pass, or another way, for a record that overflows would double the time that a reply takes."""
-    model: Any = model_named("mnist", 0)
+    model: Any = build_model("mnist", 0)
     with torch.no_grad():
         model[0].weight[0, 0, 3, 3] = 3e38
     parameters = flattened(model)

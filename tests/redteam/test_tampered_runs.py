@@ -21,7 +21,7 @@ else:
 from jsam.errors import JsamError
 from jsam.report.run_html import write_run_page
 from jsam.runs.settlement import settle
-from jsam.training.loop import resume, train
+from jsam.training.recorded_run import resume, train
 from tests.training.small import run, small_contract, small_settings, small_task
 
 pytestmark = pytest.mark.filterwarnings("ignore::jsam.errors.TrainingWarning")

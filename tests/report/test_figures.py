@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,15 +133,3 @@ def test_a_comparison_has_a_curve_a_mechanism_and_the_papers_points(drawn: list[
     assert labels(figure) == ["27 @ 1.32", "41 @ 3.45"]
     reference = next(line for line in selected.lines if "noise weight 9" in str(line.get_label()))
     np.testing.assert_allclose(np.asarray(reference.get_xdata()), [9.0, 36.0])
-
-
-def test_the_largest_rise_of_a_fitted_budget_is_marked(drawn: list[Figure], tmp_path: Path) -> None:
-    reports = np.linspace(0.1, 1, 4)
-    curves = [
-        {"title": "fitted", "reports": reports, "epsilons": [0.4, 0.2, 0.3, 0.1]},
-        {"title": "beforehand", "reports": reports, "epsilons": [0.4, 0.3, 0.2, 0.0]},
-    ]
-    figures.plot_fitted_budget(curves, tmp_path / "fitted.png")
-    fitted, beforehand = labels(drawn[0])
-    assert "ε rises by 50%" in fitted
-    assert "never rises" in beforehand

@@ -61,7 +61,7 @@ c2 = 0.1
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for folder, name, text in (("experiments/paper", "small.toml", SPEC), ("results/paper", "chosen.toml", CHOSEN)):
+    for folder, name, text in (("reproduction/specs", "small.toml", SPEC), ("results/paper", "chosen.toml", CHOSEN)):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / name).write_text(text)
     return Places.of(tmp_path)

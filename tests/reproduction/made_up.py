@@ -21,7 +21,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 def copied_places(folder: Path) -> Places:
     """The real specifications and chosen values, without any result."""
-    shutil.copytree(CHECKOUT / "experiments" / "paper", folder / "experiments" / "paper")
+    shutil.copytree(CHECKOUT / "reproduction" / "specs", folder / "reproduction" / "specs")
     (folder / "results" / "paper").mkdir(parents=True)
     shutil.copy(CHECKOUT / "results" / "paper" / "chosen.toml", folder / "results" / "paper")
     return Places.of(folder)

@@ -1,4 +1,4 @@
-"""Files and folders that cannot be used are refused in one line that names them, by both entries."""
+"""Files and folders that cannot be used are refused in one line that names them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jsam.cli import main as jsam_main
 from jsam.errors import InputError
-from reproduction.__main__ import main as plain_main
+from reproduction.__main__ import main
 from reproduction.paths import Places
 from reproduction.running import Outcome, run_specs
 from reproduction.spec import load_specs
@@ -17,16 +16,12 @@ from tests.reproduction.conftest import CHOSEN, PLANNER, SPEC
 
 
 def refused(arguments: Sequence[str], places: Places, capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line that both entries say, but for how they begin it."""
-    said = []
-    for entry, command in ((jsam_main, ["reproduce"]), (plain_main, [])):
-        assert entry([*command, *arguments, "--root", str(places.home)]) == 2
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert err.count("\n") == 1
-        said.append(err.partition("error: ")[2])
-    assert said[0] == said[1]
-    return said[0]
+    """The one line that the program says, without its beginning."""
+    assert main([*arguments, "--root", str(places.home)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err.partition("error: ")[2]
 
 
 SPECS = {
@@ -111,10 +106,10 @@ def test_a_folder_that_is_to_be_read_must_be_there(
     (tmp_path / "file").touch()
     for name in ("file", "nowhere"):
         arguments = [*command.split(), "--output", str(tmp_path / name), "--root", str(tmp_path)]
-        assert jsam_main(["reproduce", *arguments]) == 2
-        assert capsys.readouterr().err == f"jsam: error: --output '{tmp_path / name}' is not a folder\n"
-        assert plain_main(arguments) == 2
-        assert f"error: output '{tmp_path / name}' is not a folder\n" in capsys.readouterr().err
+        assert main(arguments) == 2
+        err = capsys.readouterr().err
+        assert err.endswith(f" error: --output '{tmp_path / name}' is not a folder\n")
+        assert err.count("\n") == 1
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_run(
@@ -123,13 +118,11 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_run(
     monkeypatch.setattr("reproduction.running.run_trials", lambda *_, **__: pytest.fail("something was run"))
     file = tmp_path / "file"
     file.touch()
-    arguments = ["run", "--root", str(places.home), "--output"]
-    for entry, target, wanted in (
-        (jsam_main, str(file), f"--output '{file}' is a file; name a folder\n"),
-        (jsam_main, "", "--output is empty, or the folder you are in; name a new one\n"),
-        (plain_main, str(file), f"'{file}' is not a folder\n"),
+    for target, wanted in (
+        (str(file), f"--output '{file}' is a file; name a folder\n"),
+        ("", "--output is empty, or the folder you are in; name a new one\n"),
     ):
-        assert entry([*(["reproduce"] if entry is jsam_main else []), *arguments, target]) == 2
+        assert main(["run", "--all", "--root", str(places.home), "--output", target]) == 2
         err = capsys.readouterr().err
         assert err.endswith(wanted)
         assert err.count("\n") == 1
@@ -156,14 +149,14 @@ def test_a_planner_counts_as_a_run_and_is_none_that_was_named(places: Places) ->
     assert str(Outcome(made=2, left=1, seconds=2.0)) == "2 runs made in 2 s, 1 left"
 
 
-def test_the_plain_entry_stops_in_one_line(
+def test_an_interrupt_is_one_line(
     places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("reproduction.running.run_specs", stop)
-    assert plain_main(["run", "--root", str(places.home)]) == 130
+    assert main(["run", "--all", "--root", str(places.home)]) == 130
     err = capsys.readouterr().err
     assert err.endswith(" stopped\n")
     assert err.count("\n") == 1

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jsam.cli import main as jsam_main
 from jsam.errors import InputError
-from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_plan import NoisePlan
 from jsam.training.trials import Trial, run_trials
 from reproduction import running
 from reproduction.__main__ import main
@@ -54,9 +53,8 @@ def test_a_whole_sweep_at_one_seed_comes_before_the_next(places: Places) -> None
 def test_a_key_is_that_of_the_configuration_and_of_nothing_else(places: Places) -> None:
     first = runs_of(places)[0]
     assert RunConfig.from_dict(json.loads(json.dumps(first.as_dict()))).key == first.key
-    assert dataclasses.replace(first, cost=5).key == dataclasses.replace(first, cost=5.0).key
-    replace = dataclasses.replace
-    changed = [replace(first, seed=7), replace(first, c2=0.2), replace(first, rounds=5)]
+    assert first.changed(cost=5).key == first.changed(cost=5.0).key
+    changed = [first.changed(seed=7), first.changed(c2=0.2), first.changed(rounds=5)]
     assert len({first.key, *(config.key for config in changed)}) == 4
 
 
@@ -82,7 +80,7 @@ def test_a_run_whose_contract_was_run_before_is_not_made_again(places: Places) -
     assert any("4 runs are those of stored ones" in line for line in told)
     for config in runs_of(places):
         record = read_folder(places.results)[config.key]
-        old = before[dataclasses.replace(config, noise_weight=9.0)]
+        old = before[config.changed(noise_weight=9.0)]
         if config.mechanism == "jsam":
             assert "same_as" not in record.result
             continue
@@ -202,9 +200,9 @@ def test_the_exact_epsilon_beside_lemma1_is_the_accountants(places: Places) -> N
     plans = Plans.load(places.plans)
     spent = {}
     for noise, c2 in (("exact", None), ("lemma1", 0.1)):
-        changed = dataclasses.replace(config, noise=noise, c2=c2)
+        changed = config.changed(noise=noise, c2=c2)
         contract = plans.contract(changed)
-        drawn = Preparation.of(contract, settings_of(changed, "cpu"), task_of(changed).partition.sizes)
+        drawn = NoisePlan.of(contract, settings_of(changed, "cpu"), task_of(changed).partition.sizes)
         spent[noise] = spent_epsilon_max(drawn)
         taking_part = drawn.schedule.participations > 0
         sold = float(contract.epsilons[taking_part].max())
@@ -224,9 +222,9 @@ def test_mechanisms_of_a_seed_face_the_same_clients(places: Places) -> None:
 
 def test_a_straggler_stays_under_usbm_and_is_dropped_by_jsam(places: Places) -> None:
     plans = Plans.load(places.plans)
-    config = dataclasses.replace(runs_of(places)[0], straggler_epsilon=1e-4)
+    config = runs_of(places)[0].changed(straggler_epsilon=1e-4)
     last = int(np.argmax(plans.contract(config).sensitivities))
-    usbm = plans.contract(dataclasses.replace(config, mechanism="usbm", cost_of="usbm"))
+    usbm = plans.contract(config.changed(mechanism="usbm", cost_of="usbm"))
     assert usbm.epsilons[last] == 1e-4
     assert usbm.selection_probs[last] == pytest.approx(0.1)
     jsam = plans.contract(config)
@@ -235,7 +233,7 @@ def test_a_straggler_stays_under_usbm_and_is_dropped_by_jsam(places: Places) -> 
 
 
 def test_a_run_that_diverges_is_a_result(places: Places) -> None:
-    config = dataclasses.replace(runs_of(places)[0], learning_rate=1e38, rounds=6)
+    config = runs_of(places)[0].changed(learning_rate=1e38, rounds=6)
     task = task_of(config)
     trial = Trial(contract=Plans.load(places.plans).contract(config), task=task, settings=settings_of(config, "cpu"))
     before = {name: value.clone() for name, value in task.model.state_dict().items()}
@@ -248,7 +246,7 @@ def test_a_run_that_diverges_is_a_result(places: Places) -> None:
     assert json.loads(json.dumps(stored, allow_nan=False))["diverged"] is True
 
 
-def test_the_plain_entry_plans_runs_lists_and_tabulates(
+def test_the_program_plans_runs_lists_and_tabulates(
     places: Places, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ["--root", str(tmp_path)]
@@ -257,7 +255,7 @@ def test_the_plain_entry_plans_runs_lists_and_tabulates(
     assert main(["run", "small", "--only", "*seed0", *where]) == 0
     assert main(["list", *where]) == 0
     assert "4 of 8" in capsys.readouterr().out
-    assert main(["table", "small", *where]) == 0
+    assert main(["table", "small", "--format", "json", *where]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["seeds"] for row in rows] == [1] * 4
     assert main(["run", "no-such", *where]) == 2
@@ -267,7 +265,7 @@ def test_the_plain_entry_plans_runs_lists_and_tabulates(
 def test_stored_plans_are_used_and_not_found_again(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = runs_of(places)
     Plans.load(places.plans).prepare(runs, tell=lambda line: None)
-    monkeypatch.setattr("reproduction.planning.loss_weight_for_budget", lambda *_, **__: math.nan)
+    monkeypatch.setattr("jsam.mechanism.rules.loss_weight_for_budget", lambda *_, **__: math.nan)
     monkeypatch.setattr("reproduction.planning._local_losses", lambda *_: [])
     plans = Plans.load(places.plans)
     contracts = [plans.contract(config) for config in runs]
@@ -308,7 +306,7 @@ def test_plans_that_are_known_are_found_once_and_stay(
     Plans.load(places.plans).loss_weight(bbm)
     there.loss_weight(jsam)
     assert len(json.loads((places.plans / "loss-weights.json").read_text())) == 2
-    monkeypatch.setattr("reproduction.planning.loss_weight_for_budget", lambda *_, **__: pytest.fail("again"))
+    monkeypatch.setattr("jsam.mechanism.rules.loss_weight_for_budget", lambda *_, **__: pytest.fail("again"))
     monkeypatch.setattr("reproduction.planning._local_losses", lambda *_: pytest.fail("again"))
     make(away, only=["*seed0"])
     before = stored_plans(away.output)
@@ -324,7 +322,7 @@ def test_a_specification_with_an_unknown_setting_is_refused() -> None:
         spec.runs(Chosen(values={}))
 
 
-def test_the_plain_entry_imports_numpy_scipy_and_torch_alone() -> None:
+def test_the_program_imports_numpy_scipy_and_torch_alone() -> None:
     """A machine with an accelerator may have nothing else."""
     program = """
 import sys
@@ -356,18 +354,17 @@ def test_a_precision_that_the_cpu_lacks_is_refused_even_when_nothing_is_left(
     precision: str, places: Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["small", "--precision", precision, "--only", "no-such-run", "--root", str(places.home)]
-    for entry, arguments in ((main, ["run", *options]), (jsam_main, ["reproduce", "run", *options])):
-        assert entry(arguments) == 2
-        err = capsys.readouterr().err
-        assert f"precision is {precision!r}; the CPU computes in fp32 only" in err
-        assert err.count("\n") == 1
+    assert main(["run", *options]) == 2
+    err = capsys.readouterr().err
+    assert f"--precision is {precision!r}; the CPU computes in fp32 only" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("limit", ["0", "-5", "nan"])
 def test_a_time_limit_must_be_above_zero(limit: str, places: Places, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--limit-seconds", limit, "--root", str(places.home)]) == 2
+    assert main(["run", "--all", "--limit-seconds", limit, "--root", str(places.home)]) == 2
     err = capsys.readouterr().err
-    assert f"limit_seconds is {limit}; it must be above 0" in err
+    assert f"--limit-seconds is {limit}; it must be above 0" in err
     assert err.count("\n") == 1
     assert not list(places.output.glob("*.jsonl"))
 
@@ -379,11 +376,11 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_computed(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("something was computed")
 
-    monkeypatch.setattr("reproduction.planning.loss_weight_for_budget", never)
+    monkeypatch.setattr("jsam.mechanism.rules.loss_weight_for_budget", never)
     monkeypatch.setattr("reproduction.planning._local_losses", never)
-    assert main(["run", option, value, "--root", str(places.home)]) == 2
+    assert main(["run", "--all", option, value, "--root", str(places.home)]) == 2
     err = capsys.readouterr().err
-    assert f"{option[2:]} is {value!r}" in err
+    assert f"{option} is {value!r}" in err
     assert err.count("\n") == 1
     (places.output / FILE).write_text("garbage\n")
     with pytest.raises(InputError, match=r"sweeps\.csv is not a list of sweeps"):

@@ -155,7 +155,7 @@ def _versions() -> dict[str, str]:
 
 def preload() -> None:
     """Load everything slow once, before the first fork."""
-    for name in ("torch", "sklearn.datasets", "dp_accounting.pld", "jsam.cli", "jsam.training.loop"):
+    for name in ("torch", "sklearn.datasets", "dp_accounting.pld", "jsam.cli", "jsam.training.recorded_run"):
         importlib.import_module(name)
 
 

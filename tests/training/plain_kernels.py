@@ -15,7 +15,7 @@ from torch import Tensor  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 _PACKAGE = "jsam.training.clipping.gpu"
-_BUILT_ON_KERNELS = tuple(f"{_PACKAGE}.{name}" for name in ("activation", "convolve", "convolution", "bf16"))
+_BUILT_ON_KERNELS = tuple(f"{_PACKAGE}.{name}" for name in ("activation", "convolve", "conv_rule", "bf16"))
 
 
 class _Kernel:

@@ -16,8 +16,8 @@ import jsam
 from jsam.mechanism.contract import Contract
 from jsam.runs.settings import TrainingSettings
 from jsam.training.data import dataset_from_arrays
-from jsam.training.loop import RunResult, train
 from jsam.training.partition import Partition
+from jsam.training.recorded_run import RunResult, train
 from jsam.training.task import Task
 
 SIZES = (12, 30, 18, 30, 24, 30)

@@ -20,10 +20,11 @@ else:
     torch = require("torch", extra="train")
 
 from jsam.privacy import gdp_mu, read_ledger
-from jsam.training import loop
+from jsam.training import eager_rounds
 from jsam.training.data import dataset_from_arrays
 from jsam.training.partition import Partition
-from jsam.training.round_noise import round_noise
+from jsam.training.recorded_run import train
+from jsam.training.round_inputs import round_noise
 from jsam.training.task import Task
 from tests.training.small import small_contract, small_settings
 
@@ -70,7 +71,7 @@ def _seen(folder: Path, *, canary: bool, seed: int) -> NDArray[np.float64]:
         evaluate_every=ROUNDS, checkpoint_every=ROUNDS,
     )  # fmt: skip
     weight = next(task.model.parameters()).detach()
-    loop.train(CONTRACT, task, settings, folder, progress=lambda _: weights.append(weight[0].double().numpy().copy()))
+    train(CONTRACT, task, settings, folder, progress=lambda _: weights.append(weight[0].double().numpy().copy()))
     return -np.diff(np.stack(weights), axis=0) @ CANARY.astype(np.float64)
 
 
@@ -133,5 +134,5 @@ def test_one_clients_canary_shows_no_more_than_the_client_sold(tmp_path: Path) -
 def test_the_same_attack_proves_it_when_the_noise_is_half_of_what_was_sold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "round_noise", lambda std, size, **rest: round_noise(std / 2, size, **rest))
+    monkeypatch.setattr(eager_rounds, "round_noise", lambda std, size, **rest: round_noise(std / 2, size, **rest))
     assert _least_mu(tmp_path) > gdp_mu(EPSILON, 1e-5)

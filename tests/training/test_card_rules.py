@@ -16,12 +16,9 @@ torch = require("torch", extra="train")
 from torch import Tensor, nn  # noqa: E402
 
 from jsam.training.clipping import ClippingEngine  # noqa: E402
+from jsam.training.clipping.chunk_worker import Worker  # noqa: E402
 from jsam.training.clipping.chunking import Footprint, memory_of, samples_a_chunk, spans  # noqa: E402
-from jsam.training.clipping.gpu import fits_kernels, runs_kernels  # noqa: E402
-from jsam.training.clipping.gpu.tiles import share_for, tile_for  # noqa: E402
-from jsam.training.clipping.layers.base import row_norms  # noqa: E402
-from jsam.training.clipping.precision import PRECISIONS, checked_precision, precision_for  # noqa: E402
-from jsam.training.clipping.result import (  # noqa: E402
+from jsam.training.clipping.clipped_sum import (  # noqa: E402
     LONGEST_CHAIN,
     LONGEST_FP32_SUM,
     NORM_MARGIN,
@@ -29,8 +26,11 @@ from jsam.training.clipping.result import (  # noqa: E402
     TILE_CHAIN,
     clip_factors,
 )
+from jsam.training.clipping.gpu import fits_kernels, runs_kernels  # noqa: E402
+from jsam.training.clipping.gpu.tiles import share_for, tile_for  # noqa: E402
+from jsam.training.clipping.layers.layer_rule import row_norms  # noqa: E402
+from jsam.training.clipping.precision import PRECISIONS, checked_precision, precision_for  # noqa: E402
 from jsam.training.clipping.sums import add_in_order  # noqa: E402
-from jsam.training.clipping.worker import Worker  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
 
 

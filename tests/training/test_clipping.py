@@ -24,7 +24,7 @@ from jsam.training.clipping import (
     reference_clipped_sum,
     sample_weights,
 )
-from jsam.training.clipping.result import SAFETY_MARGIN
+from jsam.training.clipping.clipped_sum import SAFETY_MARGIN
 from jsam.training.models import build_model
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "digits": (1, 8, 8)}

@@ -27,9 +27,9 @@ from jsam.training.clipping import (
     reference_clipped_sum,
 )
 from jsam.training.clipping.capture import Capture
+from jsam.training.clipping.clipped_sum import SAFETY_MARGIN
 from jsam.training.clipping.engine import Path
 from jsam.training.clipping.layers import CannotFuseError
-from jsam.training.clipping.result import SAFETY_MARGIN
 from jsam.training.clipping.rowwise import is_rowwise
 
 

@@ -28,12 +28,13 @@ from jsam.training.clipping import (  # noqa: E402
     reference_clipped_sum,
     sample_weights,
 )
+from jsam.training.clipping.chunk_worker import Worker  # noqa: E402
 from jsam.training.clipping.fused import FusedClipping  # noqa: E402
 from jsam.training.clipping.layers import RULES  # noqa: E402
 from jsam.training.clipping.precision import PRECISIONS, Precision, arithmetic  # noqa: E402
 from jsam.training.clipping.sums import Factors  # noqa: E402
-from jsam.training.clipping.worker import Worker  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
+from jsam.training.task import Task  # noqa: E402
 from jsam.training.trials import Trial, run_trials  # noqa: E402
 
 CUDA = torch.device("cuda")
@@ -194,7 +195,7 @@ def test_gradients_kept_in_bf16_have_the_norms_that_they_are_clipped_by(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A weight gradient alone in its sum and not clipped is what was stored: bf16, with the norm that was found."""
-    from jsam.training.clipping.gpu.convolution import KernelConvRule
+    from jsam.training.clipping.gpu.conv_rule import KernelConvRule
 
     model, shape = a_model(name)
     (client,) = some_clients(shape, [6])
@@ -238,7 +239,7 @@ def test_no_example_passes_the_clipping_norm_where_rounding_makes_it_longer() ->
 
 @pytest.mark.parametrize(("n", "size"), [(1, 1), (97, 6661), (6000, 1024), (6000, 8192), (500, 147_456)])
 def test_the_weighted_sum_of_bf16_rows_agrees_with_torchs_and_repeats(n: int, size: int) -> None:
-    from jsam.training.clipping.gpu.convolution import weighted_sum
+    from jsam.training.clipping.gpu.conv_rule import weighted_sum
 
     source = torch.Generator(device=CUDA).manual_seed(n)
     rows = torch.randn(n, size, device=CUDA, generator=source).bfloat16()
@@ -252,7 +253,7 @@ def test_the_weighted_sum_of_bf16_rows_agrees_with_torchs_and_repeats(n: int, si
 
 
 def test_rows_beyond_two_to_the_31_entries_are_summed() -> None:
-    from jsam.training.clipping.gpu.convolution import weighted_sum
+    from jsam.training.clipping.gpu.conv_rule import weighted_sum
 
     n, size = 15_000, 147_456
     if torch.cuda.mem_get_info()[0] < 3 * n * size:
@@ -420,6 +421,21 @@ def test_trials_side_by_side_give_what_single_runs_give(tmp_path: Path) -> None:
     begun = dict(run_trials(trials, at_once=3, progress=rounds.append, late=lambda: bool(rounds)))
     assert {i: result.accuracy for i, result in begun.items()} == dict(enumerate(expected[: len(begun)]))
     assert 1 <= len(begun) <= 3
+
+
+def test_a_trial_with_dropout_draws_what_a_recorded_run_draws(tmp_path: Path) -> None:
+    """Such a model's rounds are computed one by one, on the card too."""
+
+    def task() -> Task:
+        plain = digits().build()
+        torch.manual_seed(4)
+        return dataclasses.replace(
+            plain, model=nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, 10)), spec=None
+        )
+
+    recorded = train(a_contract(), task(), some_settings(), tmp_path / "run")
+    ((_, result),) = list(run_trials([Trial(contract=a_contract(), task=task(), settings=some_settings())]))
+    assert (result.accuracy, result.loss) == (recorded.accuracy, recorded.loss)
 
 
 def test_a_run_that_diverges_stops_and_says_so(tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ from jsam.training.data import (
     fetch,
 )
 from jsam.training.data.catalogue import WRITERS
+from jsam.training.data.data_files import Archive, DataSpec, Mirror, RawFile
 from jsam.training.data.download import download
 from jsam.training.data.fetching import fetch_spec
-from jsam.training.data.files import Archive, DataSpec, Mirror, RawFile
 
 IMAGES = np.random.default_rng(0).integers(0, 256, 300_000, dtype=np.uint8).tobytes()
 LABELS = b"labels" * 50

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from jsam.training.data import ChecksumError, DataError, cache_folder, data_folders
-from jsam.training.data.files import RawFile, install, read_verified
-from jsam.training.data.idx import parse_idx
+from jsam.training.data.data_files import RawFile, install, parse_idx, read_verified
 
 CONTENT = b"pixels" * 1000
 RAW = RawFile(name="raw", size=len(CONTENT), algorithm="md5", checksum=hashlib.md5(CONTENT).hexdigest())

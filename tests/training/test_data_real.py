@@ -25,8 +25,8 @@ from jsam.training.data import (
     loading,
 )
 from jsam.training.data.catalogue import MNIST, WRITERS
+from jsam.training.data.data_files import data_folders
 from jsam.training.data.fetching import find_root
-from jsam.training.data.folders import data_folders
 from jsam.training.data.loading import _MNIST_PIXELS
 from jsam.training.partition import partition
 

@@ -21,10 +21,10 @@ torch = require("torch", extra="train")
 from torch import Tensor, nn  # noqa: E402
 
 from jsam.training.clipping import ClientBatch, ClippingEngine, reference_clipped_sum  # noqa: E402
+from jsam.training.clipping.chunk_worker import Worker  # noqa: E402
+from jsam.training.clipping.clipped_sum import LONGEST_CHAIN  # noqa: E402
 from jsam.training.clipping.gpu import cuda_rules, forward  # noqa: E402
 from jsam.training.clipping.layers import Call  # noqa: E402
-from jsam.training.clipping.result import LONGEST_CHAIN  # noqa: E402
-from jsam.training.clipping.worker import Worker  # noqa: E402
 from jsam.training.clipping.workspace import Workspace  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
 from tests.training.plain_kernels import plain_kernels  # noqa: E402
@@ -103,7 +103,7 @@ def test_gradients_in_fp32_are_kept_in_fp32() -> None:
 )
 def test_a_weighted_sum_is_right_to_fp64_and_repeats(n: int, size: int) -> None:
     """One to sixteen shares of rows, the last one ragged; columns that fill no block."""
-    from jsam.training.clipping.gpu.convolution import weighted_sum
+    from jsam.training.clipping.gpu.conv_rule import weighted_sum
 
     source = torch.Generator().manual_seed(n)
     # What lies behind the rows in memory is not looked at.
@@ -121,7 +121,7 @@ def test_a_weighted_sum_is_right_to_fp64_and_repeats(n: int, size: int) -> None:
 
 
 def test_rows_with_factor_0_are_not_looked_at() -> None:
-    from jsam.training.clipping.gpu.convolution import weighted_sum
+    from jsam.training.clipping.gpu.conv_rule import weighted_sum
 
     rows = torch.full((70, 300), torch.nan)
     rows[3], rows[66] = 1.0, 2.0
@@ -183,7 +183,7 @@ def test_a_gradient_that_bf16_rounds_to_infinity_is_treated_as_one_beyond_fp32()
 
 def test_half_as_much_is_counted_and_more_examples_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     # Not as an attribute of its package, which may be a module built on other kernels.
-    convolution = import_module("jsam.training.clipping.gpu.convolution")
+    convolution = import_module("jsam.training.clipping.gpu.conv_rule")
     layer = nn.Conv2d(1, 3, 3)
     rule = convolution.KernelConvRule("", layer, Workspace(), tf32=True)
     low, full = (

@@ -40,5 +40,5 @@ def test_building_leaves_the_global_generator_alone() -> None:
 
 
 def test_unknown_model_is_refused_with_the_choices() -> None:
-    with pytest.raises(InputError, match=r"'resnet' is unknown; choose one of mnist, cifar10, digits"):
+    with pytest.raises(InputError, match=r"'resnet' is not installed here; jsam has mnist, cifar10, digits"):
         build_model("resnet", seed=0)

@@ -19,10 +19,10 @@ else:
 
 from jsam.privacy import Schedule, noise_multiplier
 from jsam.runs.noise_source import SeededNoise
-from jsam.training import loop
 from jsam.training.data import dataset_from_arrays
 from jsam.training.partition import Partition
-from jsam.training.round_noise import round_noise
+from jsam.training.recorded_run import train
+from jsam.training.round_inputs import round_noise
 from jsam.training.task import Task
 from tests.training.small import small_contract, small_settings
 
@@ -47,7 +47,7 @@ def _updates(folder: Path, **changes: Any) -> NDArray[np.float64]:
     task = Task(dataset=dataset, partition=split, model=model, loss=lambda outputs, _: outputs[:, 0])
     seen: list[NDArray[np.float64]] = []
     settings = small_settings(learning_rate=1.0, evaluate_every=1000, checkpoint_every=1000, **changes)
-    loop.train(
+    train(
         CONTRACT, task, settings, folder, progress=lambda _: seen.append(model.weight.detach().double().numpy().copy())
     )
     return -np.diff(np.stack(seen), axis=0)

@@ -18,7 +18,7 @@ if not TYPE_CHECKING:
     require("torch", extra="train")
 
 from jsam.errors import JsamError, RunFolderError
-from jsam.training.loop import resume, train
+from jsam.training.recorded_run import resume, train
 from jsam.training.task import Task
 from tests.training.small import contents, run, small_contract, small_settings, small_task
 

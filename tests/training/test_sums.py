@@ -17,7 +17,7 @@ else:
 from torch import Tensor
 
 from jsam.training.clipping import sums
-from jsam.training.clipping.result import LONGEST_CHAIN
+from jsam.training.clipping.clipped_sum import LONGEST_CHAIN
 from jsam.training.clipping.sums import Factors, Run, RunningSum, runs_of
 from jsam.training.clipping.workspace import Workspace
 

@@ -15,11 +15,13 @@ from jsam.training.trials import Trial, run_trials
 from tests.training.small import run, small_contract, small_settings, small_task
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_a_trial_ends_like_a_recorded_run(tmp_path: Path, momentum: float) -> None:
+def test_a_trial_ends_like_a_recorded_run(tmp_path: Path, momentum: float, dropout: float) -> None:
+    """Also where layers draw at random."""
     changes: dict[str, Any] = {"momentum": momentum, "learning_rate_schedule": "cosine"}
-    recorded = run(tmp_path / "run", **changes)
-    task = small_task()
+    recorded = run(tmp_path / "run", task=small_task(dropout=dropout), **changes)
+    task = small_task(dropout=dropout)
     trial = Trial(contract=small_contract(), task=task, settings=small_settings(**changes))
     ((_, found),) = list(run_trials([trial]))
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

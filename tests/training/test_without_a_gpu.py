@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,20 @@ torch = require("torch", extra="train")
 from torch import Tensor, nn  # noqa: E402
 
 from jsam.errors import RunFolderError  # noqa: E402
+from jsam.privacy import Release  # noqa: E402
+from jsam.runs.noise_plan import NoisePlan  # noqa: E402
+from jsam.runs.noise_source import SeededNoise  # noqa: E402
 from jsam.training.clipping import ClippingEngine, cross_entropy, sample_weights  # noqa: E402
 from jsam.training.clipping.capture import Capture, Record  # noqa: E402
 from jsam.training.clipping.gpu.forward import _Merged, merged  # noqa: E402
 from jsam.training.clipping.precision import _switches  # noqa: E402
-from jsam.training.environment import accelerator, check_accelerator  # noqa: E402
+from jsam.training.eager_rounds import EagerRounds  # noqa: E402
+from jsam.training.environment import accelerator, check_same  # noqa: E402
 from jsam.training.evaluation import Evaluator, evaluate  # noqa: E402
-from jsam.training.graphs import MEASURES, GraphRounds, RoundInputs, batch_sizes  # noqa: E402
-from jsam.training.queueing import blocks_between, due  # noqa: E402
+from jsam.training.graphs import GraphRounds, ReplayedRounds, batch_sizes  # noqa: E402
+from jsam.training.loaded_task import LoadedTask  # noqa: E402
+from jsam.training.round_inputs import RoundInputs  # noqa: E402
+from jsam.training.round_loop import MEASURES, Block, RoundMaker, blocks_between, due, made_rounds  # noqa: E402
 from jsam.training.trials import Trial, run_trials  # noqa: E402
 from tests.training.small import seeded_model, small_contract, small_settings, small_task  # noqa: E402
 
@@ -46,6 +53,19 @@ class RoundsInPlace(GraphRounds):
         self._next = torch.zeros(1, dtype=torch.int64)
         self._sound = torch.ones((), dtype=torch.bool)
         self._graphs = {}
+        self.stream: Any = None  # what is queued on it runs at once
+
+    def launch(self, rounds: Sequence[RoundInputs], *, evaluate: bool, snapshot: bool) -> Callable[[], Block]:
+        self.fill(*rounds)
+        for single in rounds:
+            self._noise.normal_(generator=torch.Generator().manual_seed(single.noise_seed))
+            self._round(self._size(len(single.rows)))
+        measures = self._measures[: len(rounds)].tolist()
+        made = Block(measures=measures, snapshot=self._snapshot() if snapshot else None)
+        return lambda: made
+
+    def wait(self) -> None:
+        """Nothing is under way."""
 
     def fill(self, *rounds: RoundInputs) -> None:
         self._upload(self._stage(rounds), len(rounds))
@@ -65,6 +85,31 @@ def a_round(rows: int = 12, *, first: int = 30) -> RoundInputs:
         noise_seed=1,
         step=0.1,
     )
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_rounds_through_the_tables_of_a_device_train_as_eager_ones_do(momentum: float) -> None:
+    """Noise differs between the two, so it is made negligible; clients are of unequal size."""
+    task = small_task()
+    settings = small_settings(momentum=momentum, noise="lemma1", c2=1e-9)
+    plan = NoisePlan.of(small_contract(), settings, task.partition.sizes)
+    noise, weights = SeededNoise(5), seeded_model().state_dict()
+    graphs = RoundsInPlace(seeded_model(), sizes=(60, 120), block=3, momentum=momentum)
+    makers: tuple[RoundMaker, ...] = (
+        EagerRounds(plan, LoadedTask(task, settings, torch.device("cpu")), noise),
+        ReplayedRounds(plan, task.partition, noise, graphs, weights=weights),
+    )
+    announced: tuple[list[Release], list[Release]] = ([], [])
+    eager, replayed = (
+        list(made_rounds(maker, announce=into.extend, snapshots=True))
+        for maker, into in zip(makers, announced, strict=True)
+    )
+    assert announced[0] == announced[1]
+    for one, other in zip(eager, replayed, strict=True):
+        assert (one.snapshot is None) is (other.snapshot is None)
+        for name in ("round", "learning_rate", "distinct_clients", *MEASURES[:-1]):
+            assert other.metrics[name] == pytest.approx(one.metrics[name], rel=1e-4), name
+    torch.testing.assert_close(dict(graphs.model.state_dict()), dict(task.model.state_dict()), rtol=1e-4, atol=1e-6)
 
 
 def test_a_padded_round_is_the_round_itself() -> None:
@@ -220,10 +265,10 @@ def test_a_run_of_one_card_is_not_resumed_on_another(monkeypatch: pytest.MonkeyP
     device = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A")
     stored = accelerator(device)
-    check_accelerator(tmp_path, stored, device)
+    check_same(tmp_path, stored, accelerator(device))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "B")
     with pytest.raises(RunFolderError, match="begun with card A and here is B; resume with the same card"):
-        check_accelerator(tmp_path, stored, device)
+        check_same(tmp_path, stored, accelerator(device))
     assert accelerator(torch.device("cpu")) == {}
 
 
@@ -233,12 +278,19 @@ def test_a_trial_refuses_a_precision_that_its_device_lacks() -> None:
         list(run_trials([trial]))
 
 
-def test_a_queued_evaluation_gives_what_a_plain_one_gives() -> None:
+def test_an_evaluation_is_that_of_all_test_data_whatever_its_chunks() -> None:
     task = small_task()
     inputs, targets = torch.from_numpy(task.dataset.test_inputs), torch.from_numpy(task.dataset.test_targets)
-    plain = evaluate(task.model, inputs, targets, num_classes=4, loss=cross_entropy)
+    with torch.no_grad():
+        outputs = task.model.eval()(inputs)
+    right = outputs.argmax(dim=1) == targets
+    shares = [float(right[targets == label].float().mean()) for label in range(3)]
     queued = Evaluator(inputs, targets, num_classes=4, loss=cross_entropy, chunk=7)
     queued.run(task.model)
-    found = Evaluator.read(queued.result)
-    assert (found.accuracy, found.class_accuracy) == (plain.accuracy, plain.class_accuracy)
-    assert found.loss == pytest.approx(plain.loss, rel=1e-6)
+    for found in (
+        Evaluator.read(queued.result),
+        evaluate(task.model, inputs, targets, num_classes=4, loss=cross_entropy),
+    ):
+        assert found.accuracy == float(right.double().mean())
+        assert found.class_accuracy == (*(pytest.approx(share) for share in shares), None)
+        assert found.loss == pytest.approx(float(cross_entropy(outputs, targets).mean()), rel=1e-6)

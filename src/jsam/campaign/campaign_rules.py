@@ -50,8 +50,8 @@ class CampaignRules:
 
     def check_prior(self) -> None:
         """Refuse a prior that cannot be computed, or that is in a file."""
-        prior = str(self.rules.prior)
-        if prior.partition(":")[0].strip() == "empirical":
+        if self.rules.past_reports is not None:
+            prior = self.rules.prior
             raise InputError(f"prior is {prior!r}; it must be one of scipy.stats: clients do not have the file")
         self.rules.prior_of_all()
 

@@ -39,10 +39,11 @@ def prior_support_apart(prior: str, *, seconds: float = PRIOR_SECONDS) -> tuple[
 
     A prior in a file is not accepted: it would name a file of this machine, and a server must not choose that.
     """
-    name = prior.partition(":")[0].strip()
-    if name == "empirical":
+    from jsam.mechanism.priors import file_of_prior
+
+    if file_of_prior(prior) is not None:
         raise InputError("the prior is in a file, which the rules do not hold")
-    if name == "uniform":  # arithmetic on two numbers
+    if prior.partition(":")[0].strip() == "uniform":  # arithmetic on two numbers
         return _support(prior)
     try:
         low, high = _apart("prior", prior, seconds)["support"]

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from jsam.cli.inputs import Inputs
-from jsam.cli.options import ClientsFile, EconomyOptions, MechanismName, ResultOptions, with_options
-from jsam.cli.output import (
-    EXIT_VIOLATION,
-    Format,
-    deliver,
-    progress_bar,
-    rendered,
-)
-from jsam.cli.plan import finite_contract
-from jsam.report.plain import csv_text, json_text
-
-if TYPE_CHECKING:
-    from jsam.mechanism.audit import AuditReport
+from jsam.cli.options import ClientsFile, ResultOptions, with_options
+from jsam.cli.output import EXIT_VIOLATION, deliver, progress_bar
+from jsam.cli.rule_options import Economy
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -28,7 +18,7 @@ EXAMPLES = """
 
   jsam audit clients.csv --prior beta:2,5 --budget 10 --mechanism fsbm-50 --format json
 
-  jsam audit clients.csv --prior uniform:0,1 --loss-weight 5 --mechanism jsam-ci --strict
+  jsam audit clients.csv --rules rules.toml --mechanism jsam-ci --strict
 """
 
 AUDIT = "Audit"
@@ -38,8 +28,7 @@ AUDIT = "Audit"
 def audit(
     *,
     clients: ClientsFile,
-    economy: EconomyOptions,
-    mechanism: MechanismName = "jsam",
+    economy: Economy,
     strict: Annotated[
         bool,
         typer.Option(
@@ -58,26 +47,29 @@ def audit(
 
     Exit codes: 0 all promises hold, 1 a violation was found, 2 bad input (one line on standard error).
     """
-    result.check(sources=[clients, *economy.past_reports])
-    inputs = Inputs.read(clients, economy)
-    chosen, _ = inputs.within_budget(inputs.mechanism(mechanism))
+    rules = economy.rules()
+    result.check(sources=[clients, *economy.sources(rules)], write_rules=economy.written)
+    inputs = Inputs.read(clients, rules)
+    mechanism, _ = inputs.settled_mechanism()
 
     from jsam.mechanism.audit import audit as run_audit
+    from jsam.report.tables import audit_tables
 
-    with inputs.table.locating_errors(), progress_bar(f"Audit of {mechanism}", _audited(inputs)) as bar:
+    with inputs.locating_errors(), progress_bar(f"Audit of {mechanism.name}", _audited(inputs)) as bar:
         # Numbers beyond floating point are the input's fault, not a broken promise of the mechanism.
-        finite_contract(inputs, chosen, payments=False)
+        inputs.planned(mechanism, payments=False)
         report = run_audit(
             inputs.market,
-            chosen,
+            mechanism,
             grid=grid,
             strict=strict,
-            budget=economy.budget,
-            budget_probability=economy.budget_probability,
+            budget=rules.budget,
+            budget_probability=rules.budget_probability,
             progress=bar.advance,
-            seed=economy.seed,
+            seed=rules.seed,
         )
-    deliver(_text(report, result), result.output)
+    text = result.text(report.as_dict, "checks", lambda: audit_tables(report))
+    deliver(text, result.output, economy.files(rules))
     if not report.ok:
         raise typer.Exit(EXIT_VIOLATION)
 
@@ -86,14 +78,3 @@ def _audited(inputs: Inputs) -> int | None:
     from jsam.mechanism.audit.choice import ALL_CLIENTS_UP_TO
 
     return inputs.market.num_clients if inputs.market.num_clients <= ALL_CLIENTS_UP_TO else None
-
-
-def _text(report: AuditReport, result: ResultOptions) -> str:
-    kind = result.kind
-    if kind is Format.JSON:
-        return json_text(report.as_dict())
-    if kind is Format.CSV:
-        return csv_text([check.as_dict() for check in report.checks])
-    from jsam.report.tables import audit_tables
-
-    return rendered(*audit_tables(report), to_file=result.output is not None)

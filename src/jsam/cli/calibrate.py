@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from jsam.cli.options import RESULT, ResultOptions, with_options
-from jsam.cli.output import Format, deliver, rendered, say
-from jsam.cli.training_options import C2, PRIVACY, AdjacencyName, AdjacencyOption, Delta, Noise, NoiseName
+from jsam.cli.options import ResultOptions, with_options
+from jsam.cli.output import Format, deliver, say
+from jsam.cli.training_options import C2, PRIVACY, AdjacencyOption, Delta, Noise
 from jsam.errors import InputError
-from jsam.report.plain import csv_text, json_text
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -27,14 +30,6 @@ EXAMPLES = """
 class _Result(ResultOptions):
     """JSON, unless something else is asked for."""
 
-    format: Annotated[
-        Format | None,
-        typer.Option(
-            help="What the result is written as: by the ending of --output (.json, .csv, .txt), else JSON.",
-            rich_help_panel=RESULT,
-        ),
-    ] = None
-
     usual: ClassVar[Format] = Format.JSON
 
 
@@ -46,9 +41,9 @@ def calibrate(
     participations: Annotated[
         int, typer.Option(help="How often the client is drawn over the whole training.", rich_help_panel=PRIVACY)
     ] = 1,
-    noise: Noise = NoiseName.EXACT,
+    noise: Noise = "exact",
     c2: C2 = None,
-    adjacency: AdjacencyOption = AdjacencyName.ADD_REMOVE,
+    adjacency: AdjacencyOption = "add-remove",
     result: _Result,
 ) -> None:
     """Noise standard deviation of one release, divided by C/M, for (ε, δ) over so many draws.
@@ -62,30 +57,26 @@ def calibrate(
         raise InputError(f"--participations is {participations}; it must be at least 1")
     if not 0 < epsilon < math.inf:
         raise InputError(f"--epsilon is {epsilon:g}; it must be a finite number above 0")
-    multiplier = noise_multiplier(epsilon, delta, participations, noise=noise.value, c2=c2, adjacency=adjacency.value)
+    multiplier = noise_multiplier(epsilon, delta, participations, noise=noise, c2=c2, adjacency=adjacency)
     content: dict[str, object] = {
         "noise_multiplier": multiplier,
         "epsilon": epsilon,
         "delta": delta,
         "participations": participations,
-        "noise": noise.value,
-        "adjacency": adjacency.value,
+        "noise": noise,
+        "adjacency": adjacency,
     }
-    if noise is NoiseName.LEMMA1:
+    if noise == "lemma1":
         # Lemma 1 with a small c2 is not (ε, δ)-DP; what it is, is always shown beside it.
-        spent = float(epsilon_of(Adjacency.of(adjacency.value).factor * participations**0.5 / multiplier, delta))
+        spent = float(epsilon_of(Adjacency.of(adjacency).factor * participations**0.5 / multiplier, delta))
         content |= {"c2": c2, "exact_epsilon": spent}
         if spent > epsilon:
             say(f"warning: with c2 {c2:g} the exact accountant gives ε = {spent:.6g}, above the {epsilon:g} asked for")
-    deliver(_text(content, result), result.output)
+    deliver(result.text(lambda: content, None, lambda: _lines(content)), result.output)
 
 
-def _text(content: dict[str, object], result: ResultOptions) -> str:
-    if result.kind is Format.JSON:
-        return json_text(content)
-    if result.kind is Format.CSV:
-        return csv_text([content])
+def _lines(content: dict[str, object]) -> Iterator[Text]:
     from rich.text import Text
 
-    lines = [Text(f"{name.replace('_', ' '):<17} {value}") for name, value in content.items()]
-    return rendered(*lines, to_file=result.output is not None)
+    for name, value in content.items():
+        yield Text(f"{name.replace('_', ' '):<17} {value}")

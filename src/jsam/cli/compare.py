@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Annotated, Any
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
 from jsam.cli.inputs import Inputs
-from jsam.cli.options import ECONOMY, ClientsFile, EconomyOptions, PlotFile, ResultOptions, with_options
-from jsam.cli.output import Format, deliver, progress_bar, rendered
-from jsam.cli.plan import planned
+from jsam.cli.options import ECONOMY, ClientsFile, PlotFile, ResultOptions, with_options
+from jsam.cli.output import deliver, progress_bar
+from jsam.cli.rule_options import RuleOptions, rule_flags
 from jsam.cli.wording import in_options
 from jsam.errors import InputError
 from jsam.mechanism.contract import Contract
-from jsam.report.plain import csv_text, json_text
+from jsam.mechanism.rules import Rules
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from jsam.mechanism.families.base import RangeMechanism
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -25,7 +30,7 @@ EXAMPLES = """
 
   jsam compare clients.csv --prior uniform:0,1 --budget 10 --plot compare.png
 
-  jsam compare clients.csv --prior beta:2,5 --loss-weight 5 --mechanism jsam --mechanism fsbm-20 --format csv
+  jsam compare clients.csv --rules rules.toml --mechanism jsam --mechanism fsbm-20 --format csv
 """
 
 COLUMNS = (
@@ -40,6 +45,9 @@ COLUMNS = (
     "error",
 )
 
+# Every setting but the mechanism.
+SHARED = tuple(field.name for field in fields(Rules) if field.name != "mechanism")
+
 # The sweep behind the pictures: so many loss weights, so far to both sides of the one asked for.
 SWEEP_POINTS, SWEEP_POINTS_LARGE, SWEEP_REACH = 49, 17, 25.0
 # The noise weight under which the paper's numbers of selected clients come out (docs/theory.md, "The mechanisms").
@@ -50,12 +58,12 @@ PAPER_NOISE_WEIGHT, PAPER_CLIENTS = 9.0, 100
 def compare(
     *,
     clients: ClientsFile,
-    economy: EconomyOptions,
+    economy: Annotated[RuleOptions, rule_flags(*SHARED, written=True)],
     mechanism: Annotated[
         list[str] | None,
         typer.Option(
             help="A mechanism to compare; repeat for several. Without any: jsam  jsam-ci  usbm, fsbm with half and"
-            " three quarters of the clients, and bbm with half if there are losses.",
+            " three quarters of the clients, bbm with half if there are losses, and the one that --rules names.",
             rich_help_panel=ECONOMY,
         ),
     ] = None,
@@ -68,47 +76,54 @@ def compare(
 
     Exit codes: 0 done, 2 bad input (one line on standard error).
     """
-    result.check(plot, sources=[clients, *economy.past_reports])
-    inputs = Inputs.read(clients, economy)
+    rules = economy.rules()
+    result.check(sources=[clients, *economy.sources(rules)], plot=plot, write_rules=economy.written)
+    inputs = Inputs.read(clients, rules)
     names, notes = (mechanism, []) if mechanism else _all_names(inputs)
     rows = _rows(inputs, names)
     content: dict[str, Any] = {
         "num_clients": inputs.market.num_clients,
-        "noise_weight": economy.noise_weight,
-        "bias_weight": economy.bias_weight,
-        "budget": economy.budget,
+        "noise_weight": rules.noise_weight,
+        "bias_weight": rules.bias_weight,
+        "budget": rules.budget,
         "mechanisms": rows,
         "notes": notes,
     }
-    if plot is not None:
-        content["sweep"] = _sweep(inputs, rows)
-    text, picture = _text(content, result), b""
+    files = economy.files(rules)
     if plot is not None:
         from jsam.report.figures import compare_picture
 
-        picture = compare_picture(rows, content["sweep"], plot.suffix)
-    deliver(text, result.output, picture=picture, plot=plot)
+        content["sweep"] = _sweep(inputs, rows)
+        files[plot] = compare_picture(rows, content["sweep"], plot.suffix)
+    deliver(result.text(lambda: content, "mechanisms", lambda: _tables(rows, notes), COLUMNS), result.output, files)
 
 
 def _all_names(inputs: Inputs) -> tuple[list[str], list[str]]:
     N = inputs.market.num_clients
     half, most = max(1, round(N / 2)), max(1, round(3 * N / 4))
-    names = list(dict.fromkeys(["jsam", "jsam-ci", "usbm", f"fsbm-{half}", f"fsbm-{most}"]))
+    names = ["jsam", "jsam-ci", "usbm", f"fsbm-{half}", f"fsbm-{most}"]
+    notes = []
     if inputs.market.losses is not None:
-        return [*names, f"bbm-{half}"], []
-    return names, [f"bbm-{half} is left out: it selects by local loss, and {inputs.table.source} has no column 'loss'"]
+        names.append(f"bbm-{half}")
+    else:
+        source = "the clients" if inputs.table is None else inputs.table.source
+        notes.append(f"bbm-{half} is left out: it selects by local loss, and {source} has no column 'loss'")
+    return list(dict.fromkeys([*names, inputs.rules.mechanism])), notes
 
 
 def _rows(inputs: Inputs, names: Sequence[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     errors: list[InputError] = []
-    for name in names:
-        inputs.mechanism(name)  # A name or a weight that is wrong is wrong for the whole comparison.
+    asked = [inputs.under(name) for name in names]
+    for question in asked:
+        question.named_mechanism()  # A name or a weight that is wrong is wrong for the whole comparison.
+    for question in asked:
         try:
-            contract, _ = planned(inputs, name, payments=True)
+            contract, _ = question.contract()
             rows.append({**_record(contract), "error": None})
         except InputError as error:
             errors.append(error)
+            name = question.rules.mechanism
             rows.append({**dict.fromkeys(COLUMNS), "mechanism": name, "error": in_options(str(error))})
     if len(errors) == len(rows):
         raise errors[0]
@@ -131,27 +146,24 @@ def _sweep(inputs: Inputs, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any
     return records
 
 
-def _sweep_runs(inputs: Inputs, rows: Sequence[dict[str, Any]]) -> Iterator[Any]:
+def _sweep_runs(inputs: Inputs, rows: Sequence[dict[str, Any]]) -> Iterator[RangeMechanism]:
     good = [row for row in rows if row["error"] is None]
     centre = good[0]["loss_weight"]
     points = SWEEP_POINTS if inputs.market.num_clients <= 5000 else SWEEP_POINTS_LARGE
     etas = centre * np.geomspace(1 / SWEEP_REACH, SWEEP_REACH, points)
     for row in good:
-        mechanism = inputs.mechanism(row["mechanism"])
-        for eta in etas:
-            yield mechanism.with_loss_weight(float(eta))
+        question = inputs.under(row["mechanism"])
+        mechanisms = [question.named_mechanism()]
         paper_scale = row["mechanism"] == "jsam" and inputs.market.num_clients == PAPER_CLIENTS
-        if paper_scale and mechanism.noise_weight != PAPER_NOISE_WEIGHT:
+        if paper_scale and inputs.rules.noise_weight != PAPER_NOISE_WEIGHT:
+            paper = replace(question, rules=replace(question.rules, noise_weight=PAPER_NOISE_WEIGHT))
+            mechanisms.append(paper.named_mechanism())
+        for mechanism in mechanisms:
             for eta in etas:
-                yield replace(mechanism, loss_weight=float(eta), noise_weight=PAPER_NOISE_WEIGHT)
+                yield mechanism.with_loss_weight(float(eta))
 
 
-def _text(content: dict[str, Any], result: ResultOptions) -> str:
-    kind = result.kind
-    if kind is Format.JSON:
-        return json_text(content)
-    if kind is Format.CSV:
-        return csv_text(content["mechanisms"], COLUMNS)
+def _tables(rows: Sequence[dict[str, Any]], notes: Sequence[str]) -> Iterator[RenderableType]:
     from jsam.report.tables import compare_table
 
-    return rendered(compare_table(content["mechanisms"], content["notes"]), to_file=result.output is not None)
+    yield compare_table(rows, notes)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jsam.cli.options import PlotFile, ResultOptions, with_options
-from jsam.cli.output import Format, deliver, rendered, say
-from jsam.cli.training_options import DATA, PartitionOptions, plain_values
-from jsam.report.plain import csv_text, json_text
+from jsam.cli.output import deliver, say
+from jsam.cli.training_options import DATA, PartitionOptions
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from jsam.training.data import FetchResult, Progress, ProgressCallback
 
 app = typer.Typer(help="Get data sets, see which are there, deal one out to clients.", no_args_is_help=True)
@@ -36,9 +37,9 @@ def fetch(name: DatasetName) -> None:
 
     NAME is mnist, cifar10, mnist-writers or digits.
     """
-    found = fetched(name)
-    where = "" if found.folder is None else f" in {found.folder}"
-    deliver(f"{name}: {found.source}{where}\n", None)
+    result = fetched(name)
+    where = "" if result.folder is None else f" in {result.folder}"
+    deliver(f"{name}: {result.source}{where}\n", None)
 
 
 def fetched(name: str) -> FetchResult:
@@ -94,24 +95,22 @@ def list_datasets(*, result: ResultOptions) -> None:
         }
         for status in describe_datasets()
     ]
-    kind = result.kind
-    if kind is Format.JSON:
-        deliver(json_text({"datasets": rows}), result.output)
-    elif kind is Format.CSV:
-        deliver(csv_text(rows), result.output)
-    else:
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
+    deliver(result.text(lambda: {"datasets": rows}, "datasets", lambda: [_datasets_table(rows)]), result.output)
 
-        from jsam.report.tables import PathCell
 
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        for name in ("name", "state", "folder", "detail"):
-            table.add_column(name, overflow="fold")
-        for row in rows:
-            table.add_row(row["name"], row["state"], PathCell(row["folder"] or "–"), Text(row["detail"]))
-        deliver(rendered(table, to_file=result.output is not None), result.output)
+def _datasets_table(rows: list[dict[str, Any]]) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from jsam.report.tables import PathCell
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("name", "state", "folder", "detail"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(row["name"], row["state"], PathCell(row["folder"] or "–"), Text(row["detail"]))
+    return table
 
 
 @app.command("partition", epilog=PARTITION_EXAMPLES)
@@ -133,27 +132,26 @@ def partition(
     from jsam.training.partition import partition_picture
     from jsam.training.task import TaskSpec
 
-    result.check(plot)
+    result.check(plot=plot)
     data = load_dataset(dataset)
-    dealt = TaskSpec(dataset=dataset, num_clients=clients, seed=seed, **plain_values(split)).split(data)
-    counts = dealt.label_counts(data.train_targets, data.num_classes)
-    rows = [
-        {"client": k, "samples": int(row.sum()), **{f"label_{label}": int(n) for label, n in enumerate(row)}}
-        for k, row in enumerate(counts)
-    ]
-    kind = result.kind
-    if kind is Format.JSON:
-        head = {"dataset": dataset, "partition": dealt.description, "seed": seed, "num_clients": dealt.num_clients}
-        text = json_text({**head, "clients": rows})
-    elif kind is Format.CSV:
-        text = csv_text(rows)
-    else:
-        sizes, labels = counts.sum(axis=1), (counts > 0).sum(axis=1)
-        text = (
-            f"{dataset}, {dealt.description} (seed {seed}): {dealt.num_clients} clients, {sizes.min()} to "
-            f"{sizes.max()} samples of {labels.min()} to {labels.max()} labels each\n"
-        )
-    picture = b""
+    shares = TaskSpec(dataset=dataset, num_clients=clients, seed=seed, **split).split(data)
+    counts = shares.label_counts(data.train_targets, data.num_classes)
+    content = {
+        "dataset": dataset,
+        "partition": shares.description,
+        "seed": seed,
+        "num_clients": shares.num_clients,
+        "clients": [
+            {"client": k, "samples": int(row.sum()), **{f"label_{label}": int(n) for label, n in enumerate(row)}}
+            for k, row in enumerate(counts)
+        ],
+    }
+    sizes, labels = counts.sum(axis=1), (counts > 0).sum(axis=1)
+    line = (
+        f"{dataset}, {shares.description} (seed {seed}): {shares.num_clients} clients, {sizes.min()} to "
+        f"{sizes.max()} samples of {labels.min()} to {labels.max()} labels each"
+    )
+    files = {}
     if plot is not None:
-        picture = partition_picture(dealt, data.train_targets, plot.suffix.lower(), num_classes=data.num_classes)
-    deliver(text, result.output, picture=picture, plot=plot)
+        files[plot] = partition_picture(shares, data.train_targets, plot.suffix.lower(), num_classes=data.num_classes)
+    deliver(result.text(lambda: content, "clients", lambda: [line]), result.output, files)

@@ -22,8 +22,8 @@ SEED_SPREAD = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Told:
-    """One mechanism's part of the story."""
+class Outcome:
+    """What came of one mechanism's contract: its accuracy, its settlement, and the seconds of training."""
 
     contract: Contract
     folder: Path
@@ -32,51 +32,53 @@ class Told:
     seconds: float
 
 
-def verdict(told: list[Told], num_test: int) -> tuple[str, list[str]]:
-    first, second = told
+def verdict(outcomes: list[Outcome], num_test: int) -> tuple[str, list[str]]:
+    first, second = outcomes
     gap = first.accuracy - second.accuracy
-    sampling = 3 * math.sqrt(sum(part.accuracy * (1 - part.accuracy) for part in told) / num_test)
+    sampling = 3 * math.sqrt(sum(part.accuracy * (1 - part.accuracy) for part in outcomes) / num_test)
     a, b = first.contract.mechanism.upper(), second.contract.mechanism.upper()
     if abs(gap) <= max(sampling, SEED_SPREAD):
         headline = f"{a} {first.accuracy:.1%}, {b} {second.accuracy:.1%}: too close to call from one run each"
     else:
         winner, loser = (a, b) if gap > 0 else (b, a)
         headline = f"{winner} beats {loser} by {100 * abs(gap):.0f} points of accuracy for the same expected cost"
-    costs = " and ".join(f"{part.contract.expected_cost:.4g} ({part.contract.mechanism})" for part in told)
+    costs = " and ".join(f"{part.contract.expected_cost:.4g} ({part.contract.mechanism})" for part in outcomes)
     closing = (
         f"Both loss weights were set from the prior alone, so that each mechanism's expected cost is "
         f"{first.contract.budget:g}; for the reports that came in it is {costs}."
     )
-    steps = " and ".join(f"{part.settlement.settings.learning_rate:.2g} ({part.contract.mechanism})" for part in told)
+    steps = " and ".join(
+        f"{part.settlement.settings.learning_rate:.2g} ({part.contract.mechanism})" for part in outcomes
+    )
     fitted = f"Each trains with the step that one rule fits to its own noise: {steps}; everything else is the same."
     return headline, [closing, fitted]
 
 
-def show(told: list[Told], page: Path, headline: str, notes: list[str], seconds: float) -> None:
+def show(outcomes: list[Outcome], page: Path, headline: str, notes: list[str], seconds: float) -> None:
     """The last screen."""
     from rich.panel import Panel
     from rich.text import Text
 
     from jsam.report.comparison_html import paid_words
 
-    kept = all(part.settlement.kept for part in told)
-    contracts = " and ".join(f"{part.contract.num_selected} of {part.contract.mechanism}" for part in told)
+    kept = all(part.settlement.kept for part in outcomes)
+    contracts = " and ".join(f"{part.contract.num_selected} of {part.contract.mechanism}" for part in outcomes)
     audit = Text(
         f"NO CONTRACT WAS OVERSPENT ({contracts}, checked from the ledgers by two accountants)"
         if kept
         else "A CONTRACT WAS NOT KEPT: "
-        + "; ".join(line for part in told for line in part.settlement.lines() if not part.settlement.kept),
+        + "; ".join(line for part in outcomes for line in part.settlement.lines() if not part.settlement.kept),
         style="bold green" if kept else "bold red",
     )
     deliver(
         rendered(
             Panel(Text(headline, style="bold"), expand=False),
-            _outcome(told),
-            Text(paid_words([part.contract.as_dict() for part in told])),
+            _accuracy_table(outcomes),
+            Text(paid_words([part.contract.as_dict() for part in outcomes])),
             Text(""),
-            *(_paid(part) for part in told),
+            *(_paid_table(part) for part in outcomes),
             audit,
-            *_public(told),
+            *_public(outcomes),
             *(Text(note, style="dim") for note in notes),
             Text(f"The report: {page}   ({seconds:.0f} s)", style="bold"),
         ),
@@ -84,15 +86,15 @@ def show(told: list[Told], page: Path, headline: str, notes: list[str], seconds:
     )
 
 
-def _public(told: list[Told]) -> list[Text]:
+def _public(outcomes: list[Outcome]) -> list[Text]:
     """A line if the noise is known to others."""
     from rich.text import Text
 
-    known = {part.settlement.noise for part in told if part.settlement.settings.noise_seed is not None}
+    known = {part.settlement.noise for part in outcomes if part.settlement.settings.noise_seed is not None}
     return [Text(words, style="bold red") for words in known]
 
 
-def _outcome(told: list[Told]) -> RenderableType:
+def _accuracy_table(outcomes: list[Outcome]) -> RenderableType:
     from rich import box
     from rich.table import Table
 
@@ -100,7 +102,7 @@ def _outcome(told: list[Told]) -> RenderableType:
     table.add_column("mechanism")
     for name in ("accuracy", "paid", "clients paid", "ε sold", "time"):
         table.add_column(name, justify="right", no_wrap=True)
-    for part in told:
+    for part in outcomes:
         contract = part.contract
         sold = contract.epsilons[contract.epsilons > 0]
         table.add_row(
@@ -114,7 +116,7 @@ def _outcome(told: list[Told]) -> RenderableType:
     return table
 
 
-def _paid(part: Told) -> RenderableType:
+def _paid_table(part: Outcome) -> RenderableType:
     """The best and the least paid of those who are paid at all."""
     from rich import box
     from rich.table import Table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 import time
 from pathlib import Path
@@ -10,11 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, refuse_columns, with_options
-from jsam.cli.output import EXIT_BAD_INPUT, PageFormat, deliver, fail, rendered, say
-from jsam.cli.running import EXIT_VIOLATION, RoundProgress, require_flower
+from jsam.cli.inputs import check_without_file
+from jsam.cli.options import ECONOMY, RESULT, with_options
+from jsam.cli.output import (
+    EXIT_BAD_INPUT,
+    EXIT_VIOLATION,
+    PageFormat,
+    deliver,
+    fail,
+    free_folder,
+    rendered,
+    say,
+    unusable_folder,
+)
+from jsam.cli.rule_options import RuleOptions, rule_flags
+from jsam.cli.running import RoundProgress, require_flower
 from jsam.cli.wording import in_options
-from jsam.errors import InputError
 from jsam.report.plain import json_text
 
 if TYPE_CHECKING:
@@ -30,7 +40,7 @@ EXAMPLES = """
 """
 
 DATA = "What is trained, and how"
-DEFAULT_LOSS_WEIGHT, DEFAULT_MAX_EPSILON = 50.0, 10.0
+USUAL = {"prior": "uniform:0,1", "loss_weight": 50.0, "max_epsilon": 10.0}
 
 
 @with_options
@@ -47,8 +57,7 @@ def deploy_local(
     ] = 1.0,
     learning_rate: Annotated[float, typer.Option(help="Step of the server.", rich_help_panel=DATA)] = 0.5,
     delta: Annotated[float, typer.Option(help="δ of the guarantee.", rich_help_panel=DATA)] = 1e-5,
-    mechanism: MechanismName = "jsam",
-    economy: EconomyOptions,
+    economy: Annotated[RuleOptions, rule_flags(**USUAL)],
     tls: Annotated[
         bool, typer.Option("--tls", help="Encrypt, and let every SuperNode prove its key.", rich_help_panel=ECONOMY)
     ] = False,
@@ -76,8 +85,6 @@ def deploy_local(
     """Start a SuperLink and SuperNodes on this machine, run a campaign among them, and show what each client's own
     ledger says.
 
-    Unless you say otherwise the prior is uniform:0,1, the loss weight 50 and the most ε that a client sells 10.
-
     A run that fails ends with one line on standard error that says why; what the clients spent until then is shown all
     the same. Exit codes: 0 done, 1 a client is over its contract, 2 bad input or a run that failed.
     """
@@ -85,43 +92,31 @@ def deploy_local(
     from jsam.campaign.campaign_rules import CampaignRules
     from jsam.flower.launch.deploy import Shares, run_local
     from jsam.flower.launch.processes import interruptible
-    from jsam.mechanism.rules import Rules
-    from jsam.runs.settings import TrainingSettings
 
-    usual: dict[str, Any] = {"prior": economy.prior or "uniform:0,1", "max_epsilon": DEFAULT_MAX_EPSILON}
-    if economy.max_epsilon is not None:
-        usual["max_epsilon"] = economy.max_epsilon
-    if economy.loss_weight is None and economy.budget is None:
-        usual["loss_weight"] = DEFAULT_LOSS_WEIGHT
-    economy = dataclasses.replace(economy, **usual)
-    economy.check()
-    refuse_columns(mechanism, "clients of a federation do not report")
-    folder = _fresh(output)
-    training = TrainingSettings(
-        rounds=rounds,
-        per_round=per_round or clients,
-        clip_norm=clip_norm,
-        learning_rate=learning_rate,
-        delta=delta,
-        seed=economy.seed,
-        evaluate_every=1,
-        checkpoint_every=1,
+    rules = economy.rules(**USUAL)
+    check_without_file(rules, clients, "clients of a federation do not report")
+    folder = free_folder(output, holds_something)
+    published = CampaignRules.from_dict(
+        {
+            "campaign": f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}",
+            **rules.as_dict(),
+            "model": dataset,
+            "rounds": rounds,
+            "per_round": per_round or clients,
+            "clip_norm": clip_norm,
+            "learning_rate": learning_rate,
+            "delta": delta,
+        }
     )
-    rules = CampaignRules(
-        campaign=f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}",
-        rules=Rules(mechanism=mechanism, **dataclasses.asdict(economy)),
-        training=training,
-        model=dataset,
-    )
-    rules.check_prior()
-    shares = Shares.deal(rules, clients=clients, dataset=dataset)
+    published.check_prior()
+    shares = Shares.deal(published, clients=clients, dataset=dataset)
     _make(folder)
     if folder != output:
         say(f"{output} is there already; this goes to {folder}")
     began = time.monotonic()
     try:
-        with interruptible(), _Screen(rounds, mechanism) as screen:
-            result = run_local(folder, shares, tls=tls, policy=_policy(rules), limit=limit, progress=screen)
+        with interruptible(), _Screen(rounds, rules.mechanism) as screen:
+            result = run_local(folder, shares, tls=tls, policy=_policy(published), limit=limit, progress=screen)
     except KeyboardInterrupt:
         say(f"interrupted; what a client has spent: jsam supernode {folder}/clients/client-0/client.toml --statement")
         raise
@@ -148,18 +143,8 @@ def _policy(rules: CampaignRules) -> str:
     return "".join(f"{name} = {value}\n" for name, value in limits.items())
 
 
-def _fresh(output: Path) -> Path:
-    """The folder asked for, or the next free one beside it: accounts are never written over."""
-    if output == Path():
-        raise InputError("--output is empty, or the folder you are in; name a new one")
-    for number in range(1, 1000):
-        folder = output if number == 1 else output.with_name(f"{output.name}-{number}")
-        try:
-            if not folder.exists() or not any(folder.iterdir()):
-                return folder
-        except OSError as error:
-            raise _unusable(folder, error) from error
-    raise InputError(f"--output {output}: a thousand deployments lie there already; choose another folder")
+def holds_something(folder: Path) -> bool:
+    return folder.exists() and any(folder.iterdir())
 
 
 def _make(folder: Path) -> None:
@@ -171,11 +156,7 @@ def _make(folder: Path) -> None:
         # A folder that was there may still be closed to us.
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise _unusable(folder, error) from error
-
-
-def _unusable(folder: Path, error: OSError) -> InputError:
-    return InputError(f"--output {folder} cannot be used: {error.strerror or error}; it must be a folder of your own")
+        raise unusable_folder(folder, error) from error
 
 
 class _Screen:

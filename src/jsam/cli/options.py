@@ -1,91 +1,35 @@
-"""The options that the commands share, each named like the argument it stands for in Python."""
+"""Options of commands: each is named like the argument it stands for in Python, and one table can serve many."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
 
 import typer
 
-from jsam.cli.output import Format, check_targets, chosen_format
-from jsam.errors import InputError
+from jsam.cli.output import Format, check_targets, chosen_format, rendered
+from jsam.report.plain import csv_text, json_text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 ECONOMY, WEIGHTS, RESULT = "What is known and wanted", "Weights and caps", "Result"
 
 # Its help is a paragraph of each command's: click 8.5 drops the help that typer 0.20 gives to arguments.
 ClientsFile = Annotated[str, typer.Argument(metavar="CLIENTS.csv", show_default=False)]
+RunFolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", show_default=False)]
 
-
-@dataclass(frozen=True, kw_only=True)
-class EconomyOptions:
-    """What is known about the clients, and what the server wants."""
-
-    prior: Annotated[
-        str | None,
-        typer.Option(
-            help="What is known about sensitivities before anybody reports: uniform:0,1  beta:2,5 "
-            " lognorm:s=0.5,scale=0.3  truncnorm:a=-2,b=2,loc=0.5,scale=0.2 (any continuous scipy.stats distribution) "
-            " or empirical:PAST.csv.",
-            rich_help_panel=ECONOMY,
-        ),
-    ] = None
-    loss_weight: Annotated[
-        float | None,
-        typer.Option(
-            help="How much a unit of the loss bound matters against a unit of money. Give this or --budget.",
-            rich_help_panel=ECONOMY,
-        ),
-    ] = None
-    budget: Annotated[
-        float | None,
-        typer.Option(
-            help="What may be spent. It becomes a loss weight before any report is read.", rich_help_panel=ECONOMY
-        ),
-    ] = None
-    budget_probability: Annotated[
-        float | None,
-        typer.Option(
-            help="Keep the payments within the budget with this probability, instead of the cost in expectation.",
-            rich_help_panel=ECONOMY,
-        ),
-    ] = None
-    noise_weight: Annotated[
-        float, typer.Option(help="Weight of the privacy noise in the loss bound.", rich_help_panel=WEIGHTS)
-    ] = 1.0
-    bias_weight: Annotated[
-        float, typer.Option(help="Weight of the selection bias in the loss bound.", rich_help_panel=WEIGHTS)
-    ] = 1.0
-    max_selection_prob: Annotated[
-        float | None,
-        typer.Option(help="No client is selected with more than this probability.", rich_help_panel=WEIGHTS),
-    ] = None
-    max_epsilon: Annotated[
-        float | None, typer.Option(help="No client sells more ε than this.", rich_help_panel=WEIGHTS)
-    ] = None
-    seed: Annotated[int, typer.Option(min=0, help="Seed of whatever is drawn at random.", rich_help_panel=WEIGHTS)] = 0
-
-    @property
-    def past_reports(self) -> list[str]:
-        """The file that --prior reads, if it reads one."""
-        name, _, file = (self.prior or "").partition(":")
-        return [file.strip()] if name.strip() == "empirical" else []
-
-    def check(self) -> None:
-        """Exactly one of loss weight and budget."""
-        if self.loss_weight is not None and self.budget is not None:
-            raise InputError("give --loss-weight or --budget, not both: a budget determines the loss weight")
-        if self.loss_weight is None and self.budget is None:
-            raise InputError("give --loss-weight (as in --loss-weight 5) or --budget (as in --budget 10)")
-        if self.budget_probability is not None and self.budget is None:
-            raise InputError("--budget-probability needs --budget")
-        if self.budget_probability is not None and not 0 < self.budget_probability < 1:
-            raise InputError(
-                f"--budget-probability is {self.budget_probability:g}; it must lie strictly between 0 and 1"
-            )
+PlotFile = Annotated[
+    Path | None,
+    typer.Option(metavar="F.png", help="Draw a picture into this file (.png, .pdf, .svg).", rich_help_panel=RESULT),
+]
+TensorBoardFlag = Annotated[
+    bool, typer.Option("--tensorboard", help="Write TensorBoard files too.", rich_help_panel=RESULT)
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +39,7 @@ class ResultOptions:
     format: Annotated[
         Format | None,
         typer.Option(
-            help="What the result is written as: by the ending of --output (.json, .csv, .txt), else a table.",
+            help="What the result is written as. What --output ends in says it too (.json, .csv, .txt); else it is what the command usually prints.",
             rich_help_panel=RESULT,
         ),
     ] = None
@@ -113,54 +57,63 @@ class ResultOptions:
         """What to write."""
         return chosen_format(self.format, self.output, self.usual)
 
-    def check(self, plot: Path | None = None, *, sources: Sequence[str] = ()) -> None:
-        """Refuse, before anything is computed, what could never be written, and to write over what is read."""
-        check_targets(self.output, plot, sources=sources)
+    def check(self, *, sources: Sequence[str] = (), **others: Path | None) -> None:
+        """Refuse, before anything is computed, what could never be written, and to write over what is read.
+
+        `others` are the files of other options, such as plot=Path("a.png").
+        """
+        check_targets({"output": self.output, **others}, sources=sources)
         _ = self.kind
 
+    def text(
+        self,
+        content: Callable[[], Mapping[str, Any]],
+        rows: str | None,
+        tables: Callable[[], Iterable[RenderableType]],
+        columns: Sequence[str] | None = None,
+    ) -> str:
+        """The result as it was asked for: tables, the content as JSON, or its list `rows` as CSV.
 
-MechanismName = Annotated[
-    str,
-    typer.Option(
-        help="jsam  jsam-ci  usbm  usbm-compensated  fsbm-M  bbm-M, with a number of clients for M.",
-        rich_help_panel=ECONOMY,
-    ),
-]
-
-PlotFile = Annotated[
-    Path | None,
-    typer.Option(metavar="F.png", help="Draw a picture into this file (.png, .pdf, .svg).", rich_help_panel=RESULT),
-]
+        Without `rows` the content itself is the only row.
+        """
+        if self.kind is Format.TABLE:
+            return rendered(*tables(), to_file=self.output is not None)
+        if self.kind is Format.JSON:
+            return json_text(content())
+        return csv_text([content()] if rows is None else content()[rows], columns)
 
 
-def refuse_columns(mechanism: str, who: str) -> None:
-    """Refuse a mechanism that selects by a column of CLIENTS.csv where there is no such file."""
-    by = {"bbm": "local loss", "usbm-compensated": "given probabilities"}
-    for name, what in by.items():
-        if mechanism == name or mechanism.startswith(f"{name}-"):
-            raise InputError(f"{mechanism} selects by {what}, which {who}; choose another --mechanism")
+@dataclass(frozen=True)
+class Flags:
+    """Options that no dataclass declares: for each name its type and help, and what a command gets of their values."""
+
+    options: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    parsed: Callable[[dict[str, Any]], Any]
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take whole dataclasses of options; typer sees one option a field."""
+    """Let a command take whole groups of options, as a dataclass or as `Flags`; typer sees one option a field."""
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {}
+    groups: dict[str, tuple[Sequence[str], Callable[[dict[str, Any]], Any]]] = {}
     flat: list[inspect.Parameter] = []
     for parameter in inspect.signature(command).parameters.values():
         kind = hints[parameter.name]
-        if not is_dataclass(kind):
+        flags = _flags(kind)
+        if flags is None:
             flat.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
             continue
-        groups[parameter.name] = kind
-        field_hints = get_type_hints(kind, include_extras=True)
+        groups[parameter.name] = (list(flags.options), flags.parsed)
         flat += [
-            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=field_hints[f.name])
-            for f in fields(kind)
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=flags.defaults[name], annotation=option)
+            for name, option in flags.options.items()
         ]
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
-        bundles = {name: kind(**{f.name: given.pop(f.name) for f in fields(kind)}) for name, kind in groups.items()}
+        bundles = {
+            group: parsed({name: given.pop(name) for name in names}) for group, (names, parsed) in groups.items()
+        }
         command(**given, **bundles)
 
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
@@ -169,3 +122,12 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__dict__["__signature__"] = inspect.Signature(flat)
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     return run
+
+
+def _flags(kind: Any) -> Flags | None:
+    """The options of a parameter that stands for several; None for one that is itself an option."""
+    if is_dataclass(kind) and isinstance(kind, type):
+        defaults = {field.name: field.default for field in fields(kind)}
+        hints = get_type_hints(kind, include_extras=True)
+        return Flags({name: hints[name] for name in defaults}, defaults, lambda values: kind(**values))
+    return next((extra for extra in get_args(kind)[1:] if isinstance(extra, Flags)), None)

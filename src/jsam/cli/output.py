@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from jsam.errors import InputError, install_hint
-from jsam.report.files import check_target, same_file, writing
+from jsam.report.output_files import check_target, same_file, writing
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -62,30 +62,35 @@ def fail(message: str) -> int:
     return EXIT_BAD_INPUT
 
 
-def check_targets(output: Path | None, plot: Path | None = None, *, sources: Sequence[str] = ()) -> None:
-    """Refuse what could never be written or drawn, and to write over what is read, before anything is computed."""
-    output = None if output is None or str(output) == "-" else output
-    for option, target in (("--output", output), ("--plot", plot)):
-        if target is None:
+def check_targets(targets: Mapping[str, Path | None], *, sources: Sequence[str] = ()) -> None:
+    """Refuse what could never be written or drawn, and to write over what is read, before anything is computed.
+
+    `targets` are files by the names of their options; a dash for `output` is standard output.
+    """
+    files: dict[str, Path] = {}
+    for name, target in targets.items():
+        if target is None or (name == "output" and str(target) == "-"):
             continue
+        option = f"--{name.replace('_', '-')}"
         check_target(target)
         for source in sources:
             if same_file(source, target):
                 read = "standard input" if source == "-" else repr(source)
                 raise InputError(f"{option} {str(target)!r} would overwrite {read}, which is read; name another file")
-    if plot is None:
-        return
-    if output is not None and same_file(output, plot):
-        raise InputError(f"--output and --plot both name {str(plot)!r}; each needs a file of its own")
-    if plot.suffix.lower() not in PICTURES:
-        raise InputError(f"--plot {str(plot)!r}: the name must end in {' or '.join(PICTURES)}")
-    require_matplotlib("--plot")
+        for other, path in files.items():
+            if same_file(path, target):
+                raise InputError(f"{other} and {option} both name {str(target)!r}; each needs a file of its own")
+        files[option] = target
+    plot = files.get("--plot")
+    if plot is not None:
+        if plot.suffix.lower() not in PICTURES:
+            raise InputError(f"--plot {str(plot)!r}: the name must end in {' or '.join(PICTURES)}")
+        require_matplotlib("--plot")
 
 
 def check_folder(output: Path) -> None:
     """Refuse a folder that cannot be made, and the one that the user is in, before anything is computed."""
-    if output == Path():  # what an empty name means too, as of a variable that is not set
-        raise InputError("--output is empty, or the folder you are in; name a new one")
+    _refuse_own(output)
     if output.exists() and not output.is_dir():
         raise InputError(f"--output {str(output)!r} is a file; name a folder")
     check_target(output / "config.json")
@@ -95,13 +100,33 @@ def check_folder(output: Path) -> None:
         output.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=output).close()
     except OSError as error:
-        raise InputError(
-            f"--output {str(output)!r} cannot be used: {error.strerror or error}; name another folder"
-        ) from error
+        raise unusable_folder(output, error) from error
     finally:
         for place in made:
             with contextlib.suppress(OSError):
                 place.rmdir()
+
+
+def free_folder(output: Path, in_use: Callable[[Path], bool]) -> Path:
+    """The folder asked for, or the next free one beside it (out/demo-2): nothing is written over."""
+    _refuse_own(output)
+    for number in range(1, 1000):
+        folder = output if number == 1 else output.with_name(f"{output.name}-{number}")
+        try:
+            if not in_use(folder):
+                return folder
+        except OSError as error:
+            raise unusable_folder(folder, error) from error
+    raise InputError(f"--output {output}: a thousand such folders are there already; choose another name")
+
+
+def unusable_folder(folder: Path, error: OSError) -> InputError:
+    return InputError(f"--output {str(folder)!r} cannot be used: {error.strerror or error}; name another folder")
+
+
+def _refuse_own(output: Path) -> None:
+    if output == Path():  # what an empty name means too, as of a variable that is not set
+        raise InputError("--output is empty, or the folder you are in; name a new one")
 
 
 def require_matplotlib(what: str) -> None:
@@ -142,9 +167,9 @@ def rendered(*parts: RenderableType, to_file: bool = False) -> str:
     return page.read()
 
 
-def deliver(text: str, output: Path | None, *, picture: bytes = b"", plot: Path | None = None) -> None:
-    """Hand over a result, to the file or to standard output, and its picture: all of it, or no file at all."""
-    files = {} if plot is None else {plot: picture}
+def deliver(text: str, output: Path | None, beside: Mapping[Path, bytes] | None = None) -> None:
+    """Hand over a result, to the file or to standard output, and the files beside it: all of it, or no file at all."""
+    files = dict(beside or {})
     printed = output is None or str(output) == "-"
     if output is not None and not printed:
         files[output] = text.encode()

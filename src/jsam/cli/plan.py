@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from jsam.cli.inputs import Inputs
-from jsam.cli.options import (
-    RESULT,
-    ClientsFile,
-    EconomyOptions,
-    MechanismName,
-    PlotFile,
-    ResultOptions,
-    with_options,
-)
-from jsam.cli.output import Format, deliver, progress_bar, rendered
+from jsam.cli.options import RESULT, ClientsFile, PlotFile, ResultOptions, with_options
+from jsam.cli.output import deliver
+from jsam.cli.rule_options import Economy
 from jsam.mechanism.contract import Contract
-from jsam.mechanism.families import plan as make_contract
-from jsam.mechanism.families.base import RangeMechanism
-from jsam.mechanism.solver.payments import Progress
-from jsam.report.plain import csv_text, json_text
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from jsam.mechanism.budget.loss_weight import BudgetPlan
 
 EXAMPLES = """
@@ -35,9 +25,9 @@ EXAMPLES = """
 
   jsam plan clients.csv --prior beta:2,5 --budget 10 --format json --output contract.json
 
-  jsam plan clients.csv --prior uniform:0,1 --budget 10 --budget-probability 0.95
+  jsam plan clients.csv --prior uniform:0,1 --budget 10 --budget-probability 0.95 --write-rules rules.toml
 
-  jsam plan clients.csv --prior uniform:0,1 --loss-weight 5 --max-selection-prob 0.05 --plot plan.png
+  jsam plan clients.csv --rules rules.toml --max-selection-prob 0.05 --plot plan.png
 """
 
 
@@ -45,8 +35,7 @@ EXAMPLES = """
 def plan(
     *,
     clients: ClientsFile,
-    economy: EconomyOptions,
-    mechanism: MechanismName = "jsam",
+    economy: Economy,
     result: ResultOptions,
     plot: PlotFile = None,
     payments: Annotated[
@@ -60,51 +49,26 @@ def plan(
 
     Exit codes: 0 done, 2 bad input (one line on standard error).
     """
-    result.check(plot, sources=[clients, *economy.past_reports])
-    inputs = Inputs.read(clients, economy)
-    contract, budget_plan = planned(inputs, mechanism, payments=payments)
-    text, picture = _text(contract, budget_plan, inputs, result), b""
+    rules = economy.rules()
+    result.check(sources=[clients, *economy.sources(rules)], plot=plot, write_rules=economy.written)
+    inputs = Inputs.read(clients, rules)
+    contract, bought = inputs.contract(payments=payments)
+    text = result.text(lambda: _content(contract, bought), "clients", lambda: _tables(contract, bought, inputs))
+    files = economy.files(rules)
     if plot is not None:
         from jsam.report.figures import plan_picture
 
-        picture = plan_picture(contract, plot.suffix)
-    deliver(text, result.output, picture=picture, plot=plot)
+        files[plot] = plan_picture(contract, plot.suffix)
+    deliver(text, result.output, files)
 
 
-def planned(inputs: Inputs, name: str, *, payments: bool) -> tuple[Contract, BudgetPlan | None]:
-    """The contract of one mechanism, under the budget if there is one."""
-    mechanism, budget_plan = inputs.within_budget(inputs.mechanism(name))
-    with progress_bar(f"Payments of {name}", inputs.market.num_clients) as bar:
-        contract = finite_contract(inputs, mechanism, payments=payments, progress=bar.advance)
-    return dataclasses.replace(contract, budget=inputs.options.budget), budget_plan
+def _content(contract: Contract, bought: BudgetPlan | None) -> dict[str, Any]:
+    return contract.as_dict() | ({} if bought is None else {"budget_plan": bought.as_dict()})
 
 
-def finite_contract(
-    inputs: Inputs, mechanism: RangeMechanism, *, payments: bool, progress: Progress | None = None
-) -> Contract:
-    """The contract, unless it gets too large for floating-point numbers; then it is refused."""
-    trouble: OverflowError | None = None
-    try:
-        with inputs.table.locating_errors():
-            contract = make_contract(inputs.market, mechanism, payments=payments, progress=progress)
-        if np.isfinite((contract.objective, contract.expected_cost, contract.total_payment or 0.0)).all():
-            return contract
-    except OverflowError as error:
-        trouble = error
-    raise inputs.too_large(mechanism.name, mechanism.loss_weight) from trouble
+def _tables(contract: Contract, bought: BudgetPlan | None, inputs: Inputs) -> Iterator[RenderableType]:
+    from jsam.report.tables import clients_table, plan_headline
 
-
-def _text(contract: Contract, budget_plan: BudgetPlan | None, inputs: Inputs, result: ResultOptions) -> str:
-    kind = result.kind
-    if kind is Format.TABLE:
-        from jsam.report.tables import clients_table, plan_headline
-
-        flats = [flat for cost, _ in inputs.market.cost_groups for flat in cost.flats]
-        headline = plan_headline(contract, prior=inputs.prior_text, flats=flats, budget_plan=budget_plan)
-        return rendered(headline, clients_table(contract), to_file=result.output is not None)
-    content = contract.as_dict()
-    if kind is Format.CSV:
-        return csv_text(content["clients"])
-    if budget_plan is not None:
-        content["budget_plan"] = budget_plan.as_dict()
-    return json_text(content)
+    flats = [flat for cost, _ in inputs.market.cost_groups for flat in cost.flats]
+    yield plan_headline(contract, prior=inputs.prior_text, flats=flats, budget_plan=bought)
+    yield clients_table(contract)

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from jsam.cli.options import RESULT, with_options
-from jsam.cli.output import deliver, rendered, say
-from jsam.cli.resume import Folder
-from jsam.cli.running import EXIT_VIOLATION, settled
+from jsam.cli.options import RESULT, RunFolderArgument, with_options
+from jsam.cli.output import deliver, rendered
+from jsam.cli.running import settled, stop_unless_kept
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -24,7 +23,7 @@ EXAMPLES = """
 @with_options
 def publish(
     *,
-    folder: Folder,
+    folder: RunFolderArgument,
     target: Annotated[Path, typer.Argument(metavar="TARGET", show_default=False)],
     with_ledger: Annotated[
         bool,
@@ -45,11 +44,7 @@ def publish(
     from jsam.runs.publishing import publish as copy_to
 
     settlement, _ = settled(folder)
-    if not settlement.kept:
-        for line in settlement.lines():
-            say(line)
-        say("nothing is published")
-        raise typer.Exit(EXIT_VIOLATION)
+    stop_unless_kept(settlement, "nothing is published")
     copy_to(folder, target, settlement, with_ledger=with_ledger)
     names = ", ".join(sorted(path.name for path in target.iterdir()))
     deliver(rendered(f"{target} may be shown to anybody: {names}"), None)

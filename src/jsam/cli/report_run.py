@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from jsam.cli.options import ResultOptions, with_options
-from jsam.cli.output import Format, deliver, rendered, say
-from jsam.cli.resume import Folder
-from jsam.cli.running import EXIT_VIOLATION, say_noise
-from jsam.report.plain import csv_text, json_text
+from jsam.cli.options import ResultOptions, RunFolderArgument, with_options
+from jsam.cli.output import deliver
+from jsam.cli.running import run_lines, say_noise, stop_unless_kept
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from rich.console import RenderableType
 
     from jsam.runs.settlement import Settlement
 
@@ -27,7 +25,7 @@ EXAMPLES = """
 
 
 @with_options
-def report(*, folder: Folder, result: ResultOptions) -> None:
+def report(*, folder: RunFolderArgument, result: ResultOptions) -> None:
     """Recompute each client's spent ε from the ledger with two accountants, and write the report page anew.
 
     Every release is held against what the contract demands of it: noise, clipping norm, samples and draws. At the end
@@ -42,29 +40,19 @@ def report(*, folder: Folder, result: ResultOptions) -> None:
     result.check()
     settlement = settle(folder)
     page = write_run_page(folder)
-    deliver(_text(settlement, result, folder, page), result.output)
+    content = settlement.as_dict() | {"report": str(page)}
+    deliver(result.text(lambda: content, "clients", lambda: _tables(content, settlement, folder, page)), result.output)
     say_noise(settlement.settings)
-    if not settlement.kept:
-        for line in settlement.lines():
-            say(line)
-        raise typer.Exit(EXIT_VIOLATION)
+    stop_unless_kept(settlement)
 
 
-def _text(settlement: Settlement, result: ResultOptions, folder: Path, page: Path) -> str:
-    content = settlement.as_dict()
-    kind = result.kind
-    if kind is Format.JSON:
-        return json_text({**content, "report": str(page)})
-    if kind is Format.CSV:
-        return csv_text(content["clients"])
-    from jsam.cli.running import run_text
-
-    to_file = result.output is not None
-    files = files_table(content["files"], to_file=to_file)
-    return spending_table(content["clients"], to_file=to_file) + run_text(folder, settlement, page) + files
+def _tables(content: dict[str, Any], settlement: Settlement, folder: Path, page: Path) -> Iterator[RenderableType]:
+    yield spending_table(content["clients"])
+    yield from run_lines(folder, settlement, page)
+    yield files_table(content["files"])
 
 
-def files_table(files: list[dict[str, str]], *, to_file: bool = False) -> str:
+def files_table(files: list[dict[str, str]]) -> RenderableType:
     """Which files may be shown to others, and why or why not."""
     from rich import box
     from rich.table import Table
@@ -74,10 +62,10 @@ def files_table(files: list[dict[str, str]], *, to_file: bool = False) -> str:
         table.add_column(name)
     for file in files:
         table.add_row(file["name"], file["publish"], file["why"])
-    return rendered(table, to_file=to_file)
+    return table
 
 
-def spending_table(clients: list[dict[str, Any]], *, to_file: bool = False) -> str:
+def spending_table(clients: list[dict[str, Any]]) -> RenderableType:
     """The clients that took part, the best paid first."""
     from rich import box
     from rich.table import Table
@@ -96,4 +84,4 @@ def spending_table(clients: list[dict[str, Any]], *, to_file: bool = False) -> s
         remark = "OVER" if client["over"] else "" if client["releases"] else "never drawn"
         style = "bold red" if client["over"] else ""
         table.add_row(Text(client["id"]), str(client["participations"]), *cells, remark, style=style)
-    return rendered(table, to_file=to_file)
+    return table

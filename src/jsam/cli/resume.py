@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from jsam.cli.options import RESULT, with_options
+from jsam.cli.options import RunFolderArgument, TensorBoardFlag, with_options
 from jsam.cli.output import say
-from jsam.cli.running import RoundProgress, require_torch, resumable, say_noise, tracking, warnings_as_lines
-from jsam.cli.simulate import finish
+from jsam.cli.running import RoundProgress, finish, require_torch, resumable, say_noise, tracking, warnings_as_lines
 
 EXAMPLES = """
 [bold]Example[/bold]
@@ -18,17 +12,9 @@ EXAMPLES = """
   jsam resume runs/a
 """
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", show_default=False)]
-
 
 @with_options
-def resume(
-    *,
-    folder: Folder,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard files too.", rich_help_panel=RESULT)
-    ] = False,
-) -> None:
+def resume(*, folder: RunFolderArgument, tensorboard: TensorBoardFlag = False) -> None:
     """Finish an interrupted run: bit for bit what it would have been without the interruption.
 
     FOLDER is what --output of jsam simulate named.
@@ -39,7 +25,7 @@ def resume(
     from jsam.mechanism.contract_files import load_contract
     from jsam.runs.run_folder import RunFolder
     from jsam.runs.settings import TrainingSettings
-    from jsam.training.loop import resume as go_on
+    from jsam.training.recorded_run import resume as go_on
 
     run = RunFolder(folder)
     settings = TrainingSettings.of_run(run.read_config())
@@ -49,4 +35,4 @@ def resume(
     bar = RoundProgress(f"Training ({load_contract(run.contract).mechanism})", settings.rounds)
     with warnings_as_lines(), resumable(folder), tracking(folder, tensorboard) as tracker, bar as progress:
         go_on(folder, progress=progress, tracker=tracker)
-    finish(folder, strict=settings.noise == "exact")
+    finish(folder, strict=settings.rule_of_noise.keeps_contracts)

@@ -9,16 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsam.cli.output import rendered, say
+import typer
+
+from jsam.cli.output import EXIT_VIOLATION, deliver, rendered, say
 from jsam.cli.wording import in_options
 from jsam.errors import InputError, NotSupportedError, install_hint
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
+    from jsam.mechanism.rules import Rules
+    from jsam.runs.noise_plan import NoisePlan
     from jsam.runs.settings import TrainingSettings
     from jsam.runs.settlement import Settlement
-    from jsam.training.tracking import TensorBoard
-
-EXIT_VIOLATION = 1
+    from jsam.training.recorded_run import RunResult
+    from jsam.training.task import Task
+    from jsam.training.tensorboard import TensorBoard
 
 
 def require_torch() -> None:
@@ -103,13 +109,38 @@ def tracking(folder: Path, wanted: bool) -> Iterator[TensorBoard | None]:
     if not wanted:
         yield None
         return
-    from jsam.training.tracking import TensorBoard
+    from jsam.training.tensorboard import TensorBoard
 
     tracker = TensorBoard(folder / "tensorboard")
     try:
         yield tracker
     finally:
         tracker.close()
+
+
+def trained(
+    plan: NoisePlan, task: Task, folder: Path, *, rules: Rules | None = None, tracker: TensorBoard | None = None
+) -> RunResult:
+    """Train into the folder with progress on the screen; the rules that the contract follows are written there too."""
+    from jsam.files import write_atomically
+    from jsam.runs.run_folder import RunFolder
+    from jsam.training.recorded_run import train
+
+    run, contract, settings = RunFolder(folder), plan.contract, plan.settings
+    try:
+        with RoundProgress(f"Training ({contract.mechanism})", settings.rounds) as progress:
+            return train(contract, task, settings, folder, plan=plan, progress=progress, tracker=tracker)
+    finally:
+        if rules is not None and run.config.exists():  # else no run has begun
+            write_atomically(run.rules, rules.to_toml().encode())
+
+
+def finish(folder: Path, *, strict: bool) -> None:
+    """Settle and show; with Lemma 1's noise overspending is what was asked for, so it alone is said but no failure."""
+    settlement, page = settled(folder)
+    deliver(rendered(*run_lines(folder, settlement, page)), None)
+    if settlement.problems or (strict and not settlement.kept):
+        raise typer.Exit(EXIT_VIOLATION)
 
 
 def settled(folder: Path) -> tuple[Settlement, Path]:
@@ -125,7 +156,16 @@ def settled(folder: Path) -> tuple[Settlement, Path]:
     return settlement, write_run_page(folder)
 
 
-def run_text(folder: Path, settlement: Settlement, page: Path) -> str:
+def stop_unless_kept(settlement: Settlement, *more: str) -> None:
+    """End with a violation, and say which, if a contract of the run was not kept; `more` are lines after that."""
+    if settlement.kept:
+        return
+    for line in (*settlement.lines(), *more):
+        say(line)
+    raise typer.Exit(EXIT_VIOLATION)
+
+
+def run_lines(folder: Path, settlement: Settlement, page: Path) -> list[Text]:
     """The end of a run on one screen."""
     from rich.text import Text
 
@@ -141,9 +181,8 @@ def run_text(folder: Path, settlement: Settlement, page: Path) -> str:
         ("noise", settlement.noise),
         ("report", str(page)),
     ]
-    text = [Text(f"{name:<14} {value}") for name, value in lines]
     verdict = [Text(line, style="green" if settlement.kept else "bold red") for line in settlement.lines()]
-    return rendered(*text, *verdict)
+    return [*(Text(f"{name:<14} {value}") for name, value in lines), *verdict]
 
 
 def say_noise(settings: TrainingSettings) -> None:

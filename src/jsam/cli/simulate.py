@@ -2,49 +2,37 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
-from click.core import ParameterSource
 
-from jsam.cli.options import ECONOMY, RESULT, EconomyOptions, MechanismName, refuse_columns, with_options
-from jsam.cli.output import check_folder, deliver, progress_bar, say
-from jsam.cli.running import (
-    EXIT_VIOLATION,
-    RoundProgress,
-    require_torch,
-    resumable,
-    run_text,
-    say_noise,
-    settled,
-    tracking,
-    warnings_as_lines,
-)
-from jsam.cli.training_options import DATA, PartitionOptions, TrainingOptions, plain_values
+from jsam.cli.inputs import Inputs
+from jsam.cli.options import ECONOMY, RESULT, TensorBoardFlag, with_options
+from jsam.cli.output import check_folder, say
+from jsam.cli.rule_options import RuleOptions, rule_flags
+from jsam.cli.running import finish, require_torch, resumable, say_noise, tracking, trained, warnings_as_lines
+from jsam.cli.training_options import DATA, PartitionOptions, TrainingOptions
 from jsam.errors import InputError
 
 if TYPE_CHECKING:
     from jsam.mechanism.contract import Contract
-    from jsam.mechanism.families.base import RangeMechanism
+    from jsam.mechanism.rules import Rules
 
 EXAMPLES = """
 [bold]Examples[/bold]
 
   jsam simulate --dataset mnist --mechanism jsam --budget 10 --noise-weight 200 --max-epsilon 10 --output runs/a
 
-  jsam simulate --dataset digits --clients 20 --loss-weight 50 --rounds 30 --output runs/b
+  jsam simulate --dataset mnist --rules runs/a/rules.toml --mechanism usbm --output runs/b
 
-  jsam simulate --contract contract.json --dataset mnist --similarity 50 --output runs/c
+  jsam simulate --dataset digits --clients 20 --loss-weight 50 --rounds 30 --output runs/c
+
+  jsam simulate --contract contract.json --dataset mnist --similarity 50 --output runs/d
 """
 
-DEFAULT_PRIOR = "uniform:0,1"
-PLANNING = (
-    "mechanism", "prior", "loss_weight", "budget", "budget_probability", "noise_weight", "bias_weight",
-    "max_selection_prob", "max_epsilon",
-)  # fmt: skip
+DEFAULT_CLIENTS, DEFAULT_PRIOR = "100", "uniform:0,1"
 
 
 @with_options
@@ -55,8 +43,12 @@ def simulate(
     ],
     dataset: Annotated[str, typer.Option(help="mnist, cifar10 or digits.", rich_help_panel=DATA)] = "mnist",
     clients: Annotated[
-        str, typer.Option(help="How many clients to simulate, or a CLIENTS.csv with reports.", rich_help_panel=DATA)
-    ] = "100",
+        str | None,
+        typer.Option(
+            help=f"How many clients to simulate, or a CLIENTS.csv with reports. \\[default: {DEFAULT_CLIENTS}]",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Model by name. \\[default: the data set's]", rich_help_panel=DATA)
     ] = None,
@@ -69,149 +61,76 @@ def simulate(
             rich_help_panel=ECONOMY,
         ),
     ] = None,
-    mechanism: MechanismName = "jsam",
-    economy: EconomyOptions,
+    economy: Annotated[RuleOptions, rule_flags(prior=DEFAULT_PRIOR)],
     partition: PartitionOptions,
     training: TrainingOptions,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard files too.", rich_help_panel=RESULT)
-    ] = False,
+    tensorboard: TensorBoardFlag = False,
 ) -> None:
     """Plan a contract for simulated clients, train under it, settle the ledger and write a report.
 
-    Give --loss-weight, --budget or --contract. Without --prior, reports are drawn from uniform:0,1.
+    Give --loss-weight, --budget, --rules or --contract. The rules that were used are in rules.toml of the folder.
 
     Exit codes: 0 done, 1 a client is over its contract, 2 bad input (one line on standard error).
     """
     require_torch()
+    from jsam.runs.noise_plan import NoisePlan
     from jsam.runs.run_folder import RunFolder
     from jsam.runs.settings import TrainingSettings
-    from jsam.training.data import load_dataset
     from jsam.training.environment import device_named
-    from jsam.training.learning_rate import with_fitted_step
-    from jsam.training.loop import train
+    from jsam.training.learning_rate import fitted_plan
     from jsam.training.task import TaskSpec
 
-    settings = TrainingSettings(seed=economy.seed, **plain_values(training))
+    rules = None if contract is not None else economy.rules(prior=DEFAULT_PRIOR)
+    seed = economy.given.get("seed", 0) if rules is None else rules.seed
+    settings = TrainingSettings(seed=seed, **training)
     device_named(settings.device)
     say_noise(settings)
     RunFolder(output).refuse_existing()
     check_folder(output)
-    if contract is None and clients.isdigit() and int(clients) > 0:
-        # Planning for a million clients takes minutes, only to hear that there are not as many samples.
-        economy.check()
-        shares = TaskSpec(dataset=dataset, num_clients=int(clients), seed=economy.seed, **plain_values(partition))
-        shares.split(load_dataset(dataset))
-    chosen = _contract(contract, clients, mechanism, economy)
-    spec = TaskSpec(
-        dataset=dataset,
-        model=model,
-        num_clients=chosen.num_clients,
-        seed=economy.seed,
-        **plain_values(partition),
-    )
+    if rules is None:
+        assert contract is not None
+        num_clients, plan = _stored(contract, clients, economy)
+    else:
+        num_clients, plan = _asked(clients or DEFAULT_CLIENTS, rules)
+    # Planning for a million clients takes minutes, only to hear that there are not as many samples.
+    task = TaskSpec(dataset=dataset, model=model, num_clients=num_clients, seed=seed, **partition).build()
+    agreed = plan()
+    _check_sizes(task.partition.sizes)
     with warnings_as_lines(), resumable(output), tracking(output, tensorboard) as tracker:
-        task = spec.build()
-        _check_sizes(task.partition.sizes)
-        if training.learning_rate is None:
-            settings = with_fitted_step(chosen, task, settings)
-            say(f"a learning rate of {settings.learning_rate:g} fits the noise of this contract")
-        with RoundProgress(f"Training ({chosen.mechanism})", settings.rounds) as progress:
-            train(chosen, task, settings, output, progress=progress, tracker=tracker)
-    finish(output, strict=settings.noise == "exact")
+        if "learning_rate" in training:
+            noise = NoisePlan.of(agreed, settings, task.partition.sizes)
+        else:
+            noise = fitted_plan(agreed, task, settings)
+            say(f"a learning rate of {noise.settings.learning_rate:g} fits the noise of this contract")
+        trained(noise, task, output, rules=rules, tracker=tracker)
+    finish(output, strict=settings.rule_of_noise.keeps_contracts)
 
 
-def finish(output: Path, *, strict: bool) -> None:
-    """Settle and show; with Lemma 1's noise overspending is what was asked for, so it alone is said but no failure."""
-    settlement, page = settled(output)
-    deliver(run_text(output, settlement, page), None)
-    if settlement.problems or (strict and not settlement.kept):
-        raise typer.Exit(EXIT_VIOLATION)
+def _stored(file: Path, clients: str | None, economy: RuleOptions) -> tuple[int, Callable[[], Contract]]:
+    """How many clients a stored contract has, and what gives it."""
+    from jsam.mechanism.contract_files import load_contract
+
+    for name in economy.written_names:
+        if name != "seed":
+            raise InputError(f"give --contract or --{name.replace('_', '-')}, not both: a contract is already planned")
+    contract = load_contract(file)
+    if clients is not None and clients != str(contract.num_clients):
+        raise InputError(
+            f"--clients is {clients} and contract {file} has {contract.num_clients} clients; leave --clients "
+            "out, a contract names its own"
+        )
+    return contract.num_clients, lambda: contract
 
 
-def _contract(file: Path | None, clients: str, mechanism: str, economy: EconomyOptions) -> Contract:
-    if file is not None:
-        from jsam.mechanism.contract_files import load_contract
-
-        for name in PLANNING:
-            if _given(name):
-                option = name.replace("_", "-")
-                raise InputError(f"give --contract or --{option}, not both: a contract is already planned")
-        planned_before = load_contract(file)
-        if _given("clients") and clients != str(planned_before.num_clients):
-            raise InputError(
-                f"--clients is {clients} and contract {file} has {planned_before.num_clients} clients; leave --clients "
-                "out, a contract names its own"
-            )
-        return planned_before
-    economy.check()
+def _asked(clients: str, rules: Rules) -> tuple[int, Callable[[], Contract]]:
+    """How many clients there will be, and what plans for them."""
     if clients.isdigit():
-        return simulated_contract(mechanism, int(clients), economy)
+        num_clients = int(clients)
+        return num_clients, lambda: Inputs.drawn(num_clients, rules).contract()[0]
     if _is_number(clients):
         raise InputError(f"--clients is {clients}; it must be a whole number of at least 1, or a CSV file")
-    from jsam.cli.inputs import Inputs
-    from jsam.cli.plan import planned
-
-    inputs = Inputs.read(clients, dataclasses.replace(economy, prior=economy.prior or DEFAULT_PRIOR))
-    return planned(inputs, mechanism, payments=True)[0]
-
-
-def checked_planner(mechanism: str, num_clients: int, economy: EconomyOptions) -> RangeMechanism:
-    """The mechanism; under a budget, whose sense is checked too, its loss weight is still to be set."""
-    from jsam.mechanism.budget.loss_weight import check_budget
-    from jsam.mechanism.registry import mechanism_named
-
-    if num_clients < 1:
-        raise InputError(f"--clients is {num_clients}; it must be at least 1")
-    refuse_columns(mechanism, "simulated clients do not have (a CLIENTS.csv for --clients may)")
-    if economy.budget is not None:
-        check_budget(economy.budget, economy.budget_probability)
-    settings: dict[str, Any] = {
-        "loss_weight": 1.0 if economy.loss_weight is None else economy.loss_weight,
-        "noise_weight": economy.noise_weight,
-        "bias_weight": economy.bias_weight,
-        "max_epsilon": economy.max_epsilon,
-    }
-    # A cap on p binds the mechanisms that choose p.
-    if mechanism.startswith("jsam"):
-        settings["max_selection_prob"] = economy.max_selection_prob
-    planner = mechanism_named(mechanism, **settings)
-    if planner.max_selection_prob is not None:
-        planner.rule(num_clients)  # refuses a cap under which so many clients cannot share all draws
-    return planner
-
-
-def simulated_contract(mechanism: str, num_clients: int, economy: EconomyOptions, label: str = "") -> Contract:
-    """A contract for clients whose reports are drawn from the prior."""
-    from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
-    from jsam.mechanism.families import plan
-    from jsam.mechanism.market import Market
-    from jsam.mechanism.priors import parse_prior
-    from jsam.runs.drawn_sensitivities import draw_sensitivities
-
-    planner = checked_planner(mechanism, num_clients, economy)
-    prior = parse_prior(economy.prior or DEFAULT_PRIOR)
-    if economy.budget is not None:
-        with progress_bar(f"Budget of {label or mechanism}", after=0.3) as bar:
-            bought = loss_weight_for_budget(
-                planner,
-                economy.budget,
-                prior=prior,
-                num_clients=num_clients,
-                probability=economy.budget_probability,
-                seed=economy.seed,
-                progress=bar.reach,
-            )
-        planner = planner.with_loss_weight(bought.loss_weight)
-    market = Market(sensitivities=draw_sensitivities(prior, num_clients, economy.seed), prior=prior)
-    with progress_bar(f"Payments of {label or mechanism}", num_clients, after=0.3) as bar:
-        contract = plan(market, planner, progress=bar.advance)
-    return dataclasses.replace(contract, budget=economy.budget)
-
-
-def _given(option: str) -> bool:
-    """Whether the user wrote it: a default cannot contradict a contract, the same value written out can."""
-    return click.get_current_context().get_parameter_source(option) not in (None, ParameterSource.DEFAULT)
+    inputs = Inputs.read(clients, rules)
+    return inputs.market.num_clients, lambda: inputs.contract()[0]
 
 
 def _is_number(text: str) -> bool:

@@ -21,12 +21,13 @@ def in_options(message: str, command: click.Command | None = None) -> str:
     """The message with the options of the command, or of the one that is running, as they are typed.
 
     A name such as `loss_weight` is no English word and is replaced wherever it stands alone; one such as `alpha` only
-    where the message begins with it or asks to set it. Quoted names are left, they come from files. `num_clients` is
-    what `--clients` counts.
+    where the message begins with it or asks to set it. Quoted names are left, they come from files, and so is all
+    that follows the name of a TOML file. `num_clients` is what `--clients` counts.
     """
     context = click.get_current_context(silent=True)
     if command is None and context is not None:
         command = context.command
+    message, of_file, settings = message.partition(".toml: ")
     for parameter in [] if command is None else command.params:
         typed = next((option for option in parameter.opts if option.startswith("--")), None)
         if typed is None or parameter.name is None:
@@ -36,7 +37,7 @@ def in_options(message: str, command: click.Command | None = None) -> str:
             if name.isalpha():
                 alone = rf"(?:^|(?<=\bset )|(?<=\braise )){name}(?= is | to | \(|:? '| -?\d)"
             message = re.sub(alone, typed, message)
-    return re.sub(r"(--[\w-]+) is None\b", r"\1 is missing", message)
+    return re.sub(r"(--[\w-]+) is None\b", r"\1 is missing", message) + of_file + settings
 
 
 def usage_line(error: click.ClickException) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +10,15 @@ import numpy as np
 
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.bound import loss_bound
-from jsam.mechanism.solver.allocation import RunnerUp
+from jsam.mechanism.weights import Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerUp:
+    """The best alternative that keeps another number of clients: evidence of how clear the choice was."""
+
+    num_selected: int
+    objective: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -26,11 +34,7 @@ class Contract:
     epsilons: FloatArray
     payments: FloatArray | None
     update_weights: FloatArray | None = None  # importance weights u/p on the updates; None: all 1
-    loss_weight: float
-    noise_weight: float
-    bias_weight: float
-    max_selection_prob: float | None = None
-    max_epsilon: float | None = None
+    weights: Weights
     budget: float | None = None
     ironed: bool = False
     runner_up: RunnerUp | None = None
@@ -43,6 +47,26 @@ class Contract:
                 view = value.view()
                 view.flags.writeable = False
                 object.__setattr__(self, field.name, view)
+
+    @property
+    def loss_weight(self) -> float:
+        return self.weights.loss_weight
+
+    @property
+    def noise_weight(self) -> float:
+        return self.weights.noise_weight
+
+    @property
+    def bias_weight(self) -> float:
+        return self.weights.bias_weight
+
+    @property
+    def max_selection_prob(self) -> float | None:
+        return self.weights.max_selection_prob
+
+    @property
+    def max_epsilon(self) -> float | None:
+        return self.weights.max_epsilon
 
     @property
     def num_clients(self) -> int:
@@ -82,16 +106,11 @@ class Contract:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, ready for JSON."""
-        runner_up = self.runner_up
         result: dict[str, Any] = {
             "mechanism": self.mechanism,
             "num_clients": self.num_clients,
             "num_selected": self.num_selected,
-            "loss_weight": self.loss_weight,
-            "noise_weight": self.noise_weight,
-            "bias_weight": self.bias_weight,
-            "max_selection_prob": self.max_selection_prob,
-            "max_epsilon": self.max_epsilon,
+            **asdict(self.weights),
             "budget": self.budget,
             "ironed": self.ironed,
             "truthful": self.truthful,
@@ -100,9 +119,7 @@ class Contract:
             "expected_cost": self.expected_cost,
             "total_payment": self.total_payment,
             "payment_error_bound": self.payment_error_bound,
-            "runner_up": None
-            if runner_up is None
-            else {"num_selected": runner_up.num_selected, "objective": runner_up.objective},
+            "runner_up": None if self.runner_up is None else asdict(self.runner_up),
         }
         columns: dict[str, list[Any]] = {
             "id": list(self.ids),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,21 +10,15 @@ from typing import Any
 import numpy as np
 
 from jsam.errors import InputError
+from jsam.files import read_json
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.contract import Contract
-from jsam.mechanism.solver.allocation import RunnerUp
+from jsam.mechanism.contract import Contract, RunnerUp
+from jsam.mechanism.weights import Weights
 
 
 def load_contract(path: Path | str) -> Contract:
     """The contract in a file."""
-    path = Path(path)
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"contract {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"contract {path} is not JSON ({error}); jsam plan --format json writes one") from error
-    return contract_from_dict(stored, str(path))
+    return contract_from_dict(read_json(path, "contract", advice="jsam plan --format json writes one"), str(path))
 
 
 def storable(contract: Contract) -> dict[str, Any]:
@@ -52,11 +45,13 @@ def contract_from_dict(stored: Mapping[str, Any], where: str = "contract") -> Co
             epsilons=_column(clients, "epsilon"),
             payments=_optional_column(clients, "payment"),
             update_weights=_optional_column(clients, "update_weight"),
-            loss_weight=float(stored["loss_weight"]),
-            noise_weight=float(stored["noise_weight"]),
-            bias_weight=float(stored["bias_weight"]),
-            max_selection_prob=stored.get("max_selection_prob"),
-            max_epsilon=stored.get("max_epsilon"),
+            weights=Weights(
+                loss_weight=float(stored["loss_weight"]),
+                noise_weight=float(stored["noise_weight"]),
+                bias_weight=float(stored["bias_weight"]),
+                max_selection_prob=stored.get("max_selection_prob"),
+                max_epsilon=stored.get("max_epsilon"),
+            ),
             budget=stored.get("budget"),
             ironed=bool(stored["ironed"]),
             runner_up=None if runner_up is None else RunnerUp(**runner_up),

@@ -13,7 +13,7 @@ import numpy as np
 from jsam.errors import InputError, NotSupportedError, ReportError
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
-from jsam.mechanism.priors import Prior, scipy_family
+from jsam.mechanism.priors import Prior, scipy_identity
 
 # Products of smaller sensitivities with an ε or a probability leave the range of full precision.
 SMALLEST = 1e-290
@@ -147,14 +147,11 @@ _COSTS: dict[Any, VirtualCost] = {}
 
 def virtual_cost_of(prior: Any) -> VirtualCost:
     """The prior's virtual cost; equal distributions share one, since looking for irregular stretches takes time."""
-    key: Any = id(prior)
-    family = scipy_family(prior)
-    if family is not None:
-        try:
-            key = (family, tuple(prior.args), tuple(sorted(prior.kwds.items())))
-            hash(key)
-        except TypeError:
-            key = id(prior)
+    key: Any = scipy_identity(prior) or id(prior)
+    try:
+        hash(key)
+    except TypeError:  # parameters that are arrays
+        key = id(prior)
     cost = _COSTS.get(key)
     if cost is None or (isinstance(key, int) and cost.prior is not prior):
         if len(_COSTS) > 4096:

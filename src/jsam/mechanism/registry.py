@@ -1,52 +1,154 @@
-"""Mechanisms by the names that the command line and stored results use."""
+"""Mechanisms by name: those of this package, and a user's own class as `package.module:Class`.
+
+Every class of the folder `families` that has a `label` is known by it. A user's own class is known once
+`import_mechanism` has imported it. Nothing else here imports a module, so a name that came from the network never does.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import os
 import re
-from collections.abc import Callable
+import sys
+from dataclasses import MISSING, fields
+from functools import cache
 from typing import Any
 
 from jsam.errors import InputError
+from jsam.mechanism import families
+from jsam.mechanism._modules import members_of
 from jsam.mechanism.families.base import RangeMechanism
-from jsam.mechanism.families.bbm import BBM
-from jsam.mechanism.families.complete_information import JSAMCI
-from jsam.mechanism.families.fsbm import FSBM
-from jsam.mechanism.families.jsam import JSAM
-from jsam.mechanism.families.usbm import USBM
+from jsam.mechanism.families.description import Description
+from jsam.mechanism.families.own import OwnMechanism
+from jsam.mechanism.weights import Weights
+
+_OWN: dict[str, type[Any]] = {}
 
 
-def _compensated(**options: Any) -> USBM:
-    if options.get("selection_probs") is None:
-        raise InputError("usbm-compensated needs selection_probs (a column `selection_prob`): how often each is drawn")
-    return USBM(**options)
+@cache
+def _by_label() -> dict[str, Description]:
+    """The classes of `families`: those that choose p first, then by what they ask for."""
+    descriptions = [Description.of(label, mechanism) for label, mechanism in _labelled().items()]
+    descriptions.sort(key=lambda d: (not d.chooses_probs, d.sized, len(d.needs), d.knows_sensitivities, d.name))
+    return {description.name: description for description in descriptions}
 
 
-# A name that ends in -M takes a number of clients.
-_BY_NAME: dict[str, Callable[..., RangeMechanism]] = {
-    "jsam": JSAM,
-    "jsam-ci": JSAMCI,
-    "usbm": USBM,
-    "usbm-compensated": _compensated,
-    "fsbm-M": FSBM,
-    "bbm-M": BBM,
-}
+@cache
+def _labelled() -> dict[str, type[RangeMechanism]]:
+    classes = [value for value in members_of(families) if isinstance(value, type)]
+    return {c.label: c for c in classes if issubclass(c, RangeMechanism) and vars(c).get("label")}
 
 
 def mechanism_names() -> tuple[str, ...]:
-    """All names, with M standing for a number of clients."""
-    return tuple(_BY_NAME)
+    """The names of this package's mechanisms, with M standing for a number of clients."""
+    return tuple(_by_label())
+
+
+def is_of_this_package(mechanism: RangeMechanism) -> bool:
+    """Whether its class is one of `families`; a user's own may change between two runs."""
+    return _labelled().get(mechanism.label) is type(mechanism)
+
+
+def mechanism_class(name: str) -> type[Any]:
+    """The class that a name stands for, as `fsbm-50` or `fsbm-M`; an InputError says which names there are."""
+    label = _label_of(name)
+    return _OWN[label] if label in _OWN else _labelled()[label]
+
+
+def description_of(name: str) -> Description:
+    """What the mechanism of that name says of itself; an InputError says which names there are."""
+    label = _label_of(name)
+    return Description.of(label, _OWN[label]) if label in _OWN else _by_label()[label]
+
+
+def find_description(name: str) -> Description | None:
+    """The same, or None for a name that this process does not know, as a stored result may have."""
+    try:
+        return description_of(name)
+    except InputError:
+        return None
 
 
 def mechanism_named(name: str, **options: Any) -> RangeMechanism:
-    """A mechanism from its name and its options.
+    """A mechanism from its name and its options, of which it gets those that it takes; others must be at the default.
 
     >>> mechanism_named("fsbm-50", loss_weight=5.0).name
     'fsbm-50'
     """
-    if name in _BY_NAME and not name.endswith("-M"):
-        return _BY_NAME[name](**options)
-    sized = re.fullmatch(r"([a-z-]+)-(\d+)", name)
-    if sized and f"{sized[1]}-M" in _BY_NAME:
-        return _BY_NAME[f"{sized[1]}-M"](num_selected=int(sized[2]), **options)
-    known = " ".join(key.replace("-M", "-50") for key in _BY_NAME)
-    raise InputError(f"unknown mechanism {name!r}; allowed: {known} (any number for 50)")
+    label = _label_of(name)
+    if label in _OWN:
+        return _own_mechanism(label, options)
+    if name.endswith("-M"):
+        raise _unknown(name)
+    for need in _by_label()[label].needs:
+        if not need.in_market and options.get(need.argument) is None:
+            raise InputError(f"{name} needs {need.argument} (a column `{need.column}`): how often each is drawn")
+    if label != name:
+        options["num_selected"] = int(name.rpartition("-")[2])
+    return _labelled()[label](**options)
+
+
+def import_mechanism(name: str) -> type[Any]:
+    """Import the user's own class `package.module:Class`, so that this process knows the name from then on.
+
+    Only for a name that the user of this machine wrote: importing runs code. Modules in the working folder count too.
+    """
+    module_name, _, class_name = name.partition(":")
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", name):
+        raise InputError(f"mechanism {name!r} must be written package.module:Class")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module_name), class_name, None)
+    except Exception as error:  # a user's module may raise anything
+        raise InputError(f"mechanism {name!r}: cannot import {module_name}: {type(error).__name__}: {error}") from error
+    if not isinstance(found, type):
+        raise InputError(f"mechanism {name!r}: module {module_name} has no class {class_name}")
+    lacking = [method for method in ("plan", "respond") if not callable(getattr(found, method, None))]
+    unwritten = sorted(getattr(found, "__abstractmethods__", ()))
+    if lacking or unwritten:
+        what = f"lacks {lacking[0]}()" if lacking else f"leaves {unwritten[0]}() open"
+        raise InputError(f"mechanism {name!r} {what}; a mechanism has name, truthful, plan and respond")
+    _OWN[name] = found
+    return found
+
+
+def _own_mechanism(name: str, options: dict[str, Any]) -> RangeMechanism:
+    """A user's mechanism with the options that its class takes."""
+    own = _OWN[name]
+    parameters = inspect.signature(own).parameters
+    defaults = {field.name: field.default for field in fields(Weights)}
+    takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    given = {key: value for key, value in options.items() if takes_all or key in parameters}
+    for key, value in options.items():
+        if key not in given and value != defaults.get(key, MISSING):
+            taken = [key for key in parameters if key in defaults]
+            raise InputError(f"mechanism {name!r} takes no {key}; it takes: {' '.join(taken) or 'none of the weights'}")
+    try:
+        made = own(**given)
+    except TypeError as error:
+        raise InputError(f"mechanism {name!r} cannot be made: {error}") from error
+    if isinstance(made, RangeMechanism):
+        return made
+    if not (isinstance(getattr(made, "name", None), str) and isinstance(getattr(made, "truthful", None), bool)):
+        raise InputError(f"mechanism {name!r} needs a name, which is text, and truthful, which is True or False")
+    weights = {key: value for key, value in given.items() if key in defaults}
+    return OwnMechanism(make=lambda changed: own(**{**given, **changed}), **weights)
+
+
+def _label_of(name: str) -> str:
+    """The label of the class that a name stands for."""
+    if name in _OWN:
+        return name
+    sized = re.fullmatch(r"([a-z-]+)-\d+", name)
+    label = f"{sized[1]}-M" if sized else name
+    if label in _by_label():
+        return label
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> InputError:
+    known = " ".join(description.example for description in _by_label().values())
+    own = "; a class of your own is package.module:Class where commands take a mechanism" if ":" in name else ""
+    return InputError(f"unknown mechanism {name!r}; allowed: {known} (any number for 50){own}")

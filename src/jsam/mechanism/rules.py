@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,13 +17,17 @@ from typing import Any
 import numpy as np
 
 from jsam.errors import InputError
+from jsam.files import read_toml
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.budget.loss_weight import BudgetPlan, check_budget, loss_weight_for_budget
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families.base import RangeMechanism
+from jsam.mechanism.families.description import Need
 from jsam.mechanism.market import Market
-from jsam.mechanism.priors import Prior, parse_prior
-from jsam.mechanism.registry import mechanism_named
+from jsam.mechanism.priors import Prior, file_of_prior, parse_prior
+from jsam.mechanism.registry import find_description, mechanism_named
+from jsam.mechanism.solver.payments import Progress
+from jsam.mechanism.weights import Weights
 
 FractionDone = Callable[[float], None]
 _WORDS = ("mechanism", "prior")
@@ -65,23 +68,43 @@ class Rules:
             object.__setattr__(self, field.name, _checked(field.name, value))
         if (self.loss_weight is None) == (self.budget is None):
             raise InputError("give loss_weight or budget, and not both: a budget determines the loss weight")
+        if self.budget_probability is not None:
+            if self.budget is None:
+                raise InputError("budget_probability needs a budget")
+            if not 0 < self.budget_probability < 1:
+                allowed = "it must lie strictly between 0 and 1"
+                raise InputError(f"budget_probability is {self.budget_probability:g}; {allowed}")
         if self.budget is not None:
             check_budget(self.budget, self.budget_probability)
-        elif self.budget_probability is not None:
-            raise InputError("budget_probability needs a budget")
+        self.weights_at(1.0 if self.loss_weight is None else self.loss_weight)
 
-    def mechanism_at(self, loss_weight: float, selection_probs: FloatArray | None = None) -> RangeMechanism:
-        """The mechanism with that loss weight; `selection_probs` are for those that are told how often to draw whom."""
-        given = {} if selection_probs is None else {"selection_probs": selection_probs}
-        return mechanism_named(
-            self.mechanism,
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What the mechanism selects by beside sensitivities; nothing where this process does not know its name."""
+        description = find_description(self.mechanism)
+        return () if description is None else description.needs
+
+    @property
+    def past_reports(self) -> str | None:
+        """The file that the prior is made from, if it is made from one."""
+        return file_of_prior(self.prior or "")
+
+    def weights_at(self, loss_weight: float) -> Weights:
+        """The weights and caps, with that loss weight."""
+        return Weights(
             loss_weight=loss_weight,
             noise_weight=self.noise_weight,
             bias_weight=self.bias_weight,
             max_selection_prob=self.max_selection_prob,
             max_epsilon=self.max_epsilon,
-            **given,
         )
+
+    def mechanism_at(
+        self, loss_weight: float, selection_probs: Sequence[float] | FloatArray | None = None
+    ) -> RangeMechanism:
+        """The mechanism with that loss weight; `selection_probs` are for those that are told how often to draw whom."""
+        given = {} if selection_probs is None else {"selection_probs": selection_probs}
+        return mechanism_named(self.mechanism, **vars(self.weights_at(loss_weight)), **given)
 
     def prior_of_all(self) -> Prior:
         """The prior that all clients share."""
@@ -125,13 +148,27 @@ class Rules:
         assert self.loss_weight is not None
         return self.loss_weight
 
+    def settled(
+        self, mechanism: RangeMechanism, market: Market, progress: FractionDone | None = None
+    ) -> tuple[RangeMechanism, BudgetPlan | None]:
+        """A mechanism of these rules with its loss weight for this market; beside it what the budget buys, if any."""
+        bought = self.budget_plan(
+            market.num_clients, mechanism=mechanism, prior=market.prior, losses=market.losses, progress=progress
+        )
+        loss_weight = self.loss_weight if bought is None else bought.loss_weight
+        assert loss_weight is not None
+        return mechanism.with_loss_weight(loss_weight), bought
+
     def contract(self, market: Market, *, payments: bool = True) -> Contract:
         """The plan for these reports under these rules."""
-        mechanism = self.mechanism_at(1.0)
-        bought = self.budget_plan(market.num_clients, mechanism=mechanism, prior=market.prior, losses=market.losses)
-        eta = self.loss_weight if bought is None else bought.loss_weight
-        assert eta is not None
-        contract = mechanism.with_loss_weight(eta).plan(market, payments=payments)
+        mechanism, _ = self.settled(self.mechanism_at(1.0), market)
+        return self.planned(mechanism, market, payments=payments)
+
+    def planned(
+        self, mechanism: RangeMechanism, market: Market, *, payments: bool = True, progress: Progress | None = None
+    ) -> Contract:
+        """The plan of a mechanism that `settled` gave; the contract names the budget of these rules."""
+        contract = mechanism.plan(market, payments=payments, progress=progress)
         return dataclasses.replace(contract, budget=self.budget)
 
     def as_dict(self) -> dict[str, Any]:
@@ -158,12 +195,7 @@ class Rules:
     @classmethod
     def load(cls, path: Path | str, **instead: Any) -> Rules:
         """The rules in a TOML file. A setting of `instead` that is not None takes the place of the file's."""
-        stored = read_settings(path)
-        given = {key: value for key, value in instead.items() if value is not None}
-        for one_way, other in (("loss_weight", "budget"), ("budget", "loss_weight")):
-            if one_way in given and other not in given:
-                stored = {key: value for key, value in stored.items() if not key.startswith(other)}
-        return cls.from_dict({**stored, **given}, str(path))
+        return cls.from_dict(merged(read_settings(path), instead), str(path))
 
     @property
     def digest(self) -> str:
@@ -172,14 +204,28 @@ class Rules:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of which a later layer's take the place of an earlier one's, unless they are None.
+
+    A loss weight takes the place of an earlier budget, and a budget that of an earlier loss weight.
+
+    >>> merged({"budget": 5.0, "seed": 1}, {"loss_weight": 2.0, "seed": None})
+    {'seed': 1, 'loss_weight': 2.0}
+    """
+    settings: dict[str, Any] = {}
+    for layer in layers:
+        given = {name: value for name, value in layer.items() if value is not None}
+        if "loss_weight" in given and "budget" not in given:
+            settings = {name: value for name, value in settings.items() if not name.startswith("budget")}
+        if "budget" in given and "loss_weight" not in given:
+            settings.pop("loss_weight", None)
+        settings |= given
+    return settings
+
+
 def read_settings(path: Path | str) -> dict[str, Any]:
     """What a TOML file of rules says, not yet checked."""
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read the rules in {str(path)!r}: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{str(path)!r} is no TOML file: {error}") from error
+    return read_toml(path, "rules")
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -19,19 +19,11 @@ from jsam.privacy.accounting import (
     spent_epsilons_pld,
     spent_mus,
 )
-from jsam.privacy.calibration import (
-    Adjacency,
-    Exact,
-    Lemma1,
-    NoiseRule,
-    delta_of,
-    epsilon_of,
-    gdp_mu,
-    needed_c2,
-    noise_multiplier,
-    noise_rule,
-)
+from jsam.privacy.adjacency import Adjacency
+from jsam.privacy.calibration import noise_multiplier
+from jsam.privacy.gaussian import delta_of, epsilon_of, gdp_mu
 from jsam.privacy.ledger import Ledger, read_ledger
+from jsam.privacy.noise import Exact, Lemma1, NoiseRule, needed_c2, noise_names, noise_rule
 from jsam.privacy.randomness import KEY_BYTES, derived_seed, generator, keyed_bytes, keyed_normals
 from jsam.privacy.releases import Client, Release
 from jsam.privacy.schedule import Round, Schedule
@@ -59,6 +51,7 @@ __all__ = [
     "keyed_normals",
     "needed_c2",
     "noise_multiplier",
+    "noise_names",
     "noise_rule",
     "read_ledger",
     "spent_epsilons",

@@ -9,14 +9,14 @@ from __future__ import annotations
 import importlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jsam.errors import InputError, NotSupportedError, install_hint
-from jsam.privacy.calibration import Adjacency
+from jsam.privacy.adjacency import Adjacency
 from jsam.privacy.gaussian import checked_delta, epsilon_of, gdp_mu
 from jsam.privacy.releases import Client, Release
 
@@ -151,18 +151,25 @@ def _over_line(entry: ClientSpending) -> str:
 
 
 def check_contract(
-    releases: Iterable[Release], epsilons_bought: Epsilons, delta: float, *, second_opinion: bool = False
+    releases: Iterable[Release],
+    epsilons_bought: Epsilons,
+    delta: float,
+    *,
+    accountant: Accountant | None = None,
+    second_opinion: bool = False,
 ) -> ContractReport:
     """Hold the ledger against the ε each client sold, by client name or, for a sequence, by index.
 
-    A client in the ledger but not in the contract sold nothing, so it is over by taking part.
+    The accountant is the one of the noise that was released; for Gaussian noise it need not be given. A client in the
+    ledger but not in the contract sold nothing, so it is over by taking part.
     """
     recorded = tuple(releases)
-    exact = spent_epsilons(recorded, delta)
-    second = spent_epsilons_pld(recorded, delta) if second_opinion else {}
+    accountant = accountant or GAUSSIAN
+    exact = accountant.spent(recorded, delta)
+    second = accountant.second_opinion(recorded, delta) if second_opinion else {}
     bought = _bought(epsilons_bought)
     clients: list[Client] = list(dict.fromkeys([*bought, *exact]))
-    limits = _second_limits([bought.get(client, 0.0) for client in clients], delta)
+    limits = accountant.second_limits([bought.get(client, 0.0) for client in clients], delta)
     counts: Counter[Client] = Counter()
     draws: Counter[Client] = Counter()
     for release in recorded:
@@ -200,3 +207,15 @@ def _second_limits(bought: Sequence[float], delta: float) -> list[float]:
     some = np.isfinite(eps)
     limits[some] = epsilon_of(gdp_mu(eps[some], delta) * (1 + PLD_TOLERANCE), delta)
     return [float(limit) for limit in limits]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accountant:
+    """What releases of one kind of noise cost each client, by two ways that share no formula."""
+
+    spent: Callable[[Iterable[Release], float], dict[Client, float]]  # ε at δ, never under-reported
+    second_opinion: Callable[[Iterable[Release], float], dict[Client, float]]
+    second_limits: Callable[[Sequence[float], float], list[float]]  # the sold ε, widened by the second one's coarseness
+
+
+GAUSSIAN = Accountant(spent=spent_epsilons, second_opinion=spent_epsilons_pld, second_limits=_second_limits)

@@ -10,7 +10,7 @@ without a difference in it. With a = ε/μ − μ/2, ∂δ/∂μ = φ(a) (docs/t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from jsam.errors import InputError
 from jsam.privacy.releases import Client, Release
 
 Draw = tuple[int, Client]
+FloatArray = NDArray[np.float64]
 
 # Noise may be above what is needed by what the calibration promises at most, and below it by rounding alone.
 MOST_ABOVE = 1e-5
@@ -59,13 +60,26 @@ class Demands:
         drawn = [client for client in times if self.epsilons.get(client, 0.0) > 0]
         eps = np.array([self.epsilons[client] for client in drawn], dtype=np.float64)
         counts = np.array([times[client] for client in drawn], dtype=np.float64)
-        if self.noise == "lemma1":
-            if self.c2 is None:
-                raise InputError("noise is 'lemma1' without c2; what it demands cannot be told")
-            found = self.c2 * np.sqrt(counts * math.log(1 / self.delta)) / eps
-        else:
-            found = _moved(self.adjacency) * np.sqrt(counts) / needed_mus(eps, self.delta)
-        return dict(zip(drawn, found.tolist(), strict=True))
+        if self.noise not in _MULTIPLIERS:
+            raise InputError(f"noise is {self.noise!r}; what it demands cannot be told")
+        return dict(zip(drawn, _MULTIPLIERS[self.noise](self, eps, counts).tolist(), strict=True))
+
+
+def _exact(demands: Demands, eps: FloatArray, counts: FloatArray) -> FloatArray:
+    return np.asarray(_moved(demands.adjacency) * np.sqrt(counts) / needed_mus(eps, demands.delta))
+
+
+def _lemma1(demands: Demands, eps: FloatArray, counts: FloatArray) -> FloatArray:
+    if demands.c2 is None:
+        raise InputError("noise is 'lemma1' without c2; what it demands cannot be told")
+    return np.asarray(demands.c2 * np.sqrt(counts * math.log(1 / demands.delta)) / eps)
+
+
+# Written again for every noise rule: nothing is taken from the rules that are judged here.
+_MULTIPLIERS: dict[str, Callable[[Demands, FloatArray, FloatArray], FloatArray]] = {
+    "exact": _exact,
+    "lemma1": _lemma1,
+}
 
 
 def differences(releases: Iterable[Release], demands: Demands) -> Iterator[str]:
@@ -85,9 +99,9 @@ def differences(releases: Iterable[Release], demands: Demands) -> Iterator[str]:
             ("delta", release.delta, demands.delta),
             ("adjacency", str(release.adjacency), demands.adjacency),
         )
-        for name, found, wanted in due:
-            if found != wanted:
-                yield f"the ledger has {name} {found} for {where}; the contract's is {wanted}"
+        for name, recorded_as, wanted in due:
+            if recorded_as != wanted:
+                yield f"the ledger has {name} {recorded_as} for {where}; the contract's is {wanted}"
         sensitivity = _moved(demands.adjacency) * unit
         if not math.isclose(release.sensitivity, sensitivity, rel_tol=ROUNDING):
             yield f"the ledger has sensitivity {release.sensitivity:.9g} for {where}; it is {sensitivity:.9g}"
@@ -99,14 +113,14 @@ def differences(releases: Iterable[Release], demands: Demands) -> Iterator[str]:
 
 def _draws(recorded: tuple[Release, ...], demands: Demands) -> Iterator[str]:
     """Releases that the schedule does not know, or knows and lacks; a last one not applied may be cut by a kill."""
-    found = {(release.round, release.client): release.multiplicity for release in recorded}
-    last = max((index for index, _ in found), default=-1)
-    for (index, client), m in found.items():
+    drawn = {(release.round, release.client): release.multiplicity for release in recorded}
+    last = max((index for index, _ in drawn), default=-1)
+    for (index, client), m in drawn.items():
         expected = demands.draws.get((index, client), 0)
         if expected != m:
             yield f"the ledger has client {client} in round {index} drawn {m} times; in the schedule it is {expected}"
     for index, client in demands.draws:
-        if index < max(last, demands.applied) and (index, client) not in found:
+        if index < max(last, demands.applied) and (index, client) not in drawn:
             yield f"the ledger lacks the release of client {client} in round {index}"
 
 
@@ -114,13 +128,13 @@ def _moved(adjacency: str) -> int:
     return 2 if adjacency == "replace" else 1
 
 
-def needed_mus(epsilons: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
+def needed_mus(epsilons: FloatArray, delta: float) -> FloatArray:
     """The μ at which a Gaussian mechanism spends each ε (above 0) at δ, by halving, with no margin to either side."""
-    found = [_mus(epsilons[start : start + _AT_ONCE], delta) for start in range(0, epsilons.size, _AT_ONCE)]
-    return np.concatenate(found) if found else np.zeros(0)
+    parts = [_mus(epsilons[start : start + _AT_ONCE], delta) for start in range(0, epsilons.size, _AT_ONCE)]
+    return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _mus(eps: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
+def _mus(eps: FloatArray, delta: float) -> FloatArray:
     scale = np.sqrt(2 * eps)
     # δ falls as t rises; beyond these ends it is 1 or, since δ ≤ Φ(−a), below the smallest float.
     low, high = np.arcsinh(-_FARTHEST / scale), np.arcsinh(40 / scale)
@@ -131,7 +145,7 @@ def _mus(eps: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
     return np.asarray(scale * np.exp(-(low + high) / 2), dtype=np.float64)
 
 
-def _delta(scale: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[np.float64]:
+def _delta(scale: FloatArray, t: FloatArray) -> FloatArray:
     begin = scale * np.sinh(t)
     end = np.arcsinh(np.sqrt(np.maximum(begin, 0.0) ** 2 + _TAIL) / scale)
     step = (end - t)[:, None] / _PANELS

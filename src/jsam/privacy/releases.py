@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from jsam.errors import InputError
-from jsam.privacy.calibration import Adjacency
+from jsam.privacy.adjacency import Adjacency
 
 Client = int | str
 

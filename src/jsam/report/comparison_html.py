@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from jsam.report.files import write_atomically
+from jsam.report.output_files import write_result
 from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
 from jsam.report.run_data import RunData
 from jsam.report.run_html import CLIENT_WORDS, accuracy_chart, clients_table, guarantee
@@ -19,7 +19,7 @@ def write_comparison_page(
 ) -> None:
     """Write the page; the runs' own pages are linked to, everything else is inside it."""
     runs = [RunData.load(folder) for folder in folders]
-    write_atomically(path, comparison_page(runs, Path(path).parent, headline=headline, notes=notes).encode())
+    write_result(path, comparison_page(runs, Path(path).parent, headline=headline, notes=notes).encode())
 
 
 def comparison_page(runs: Sequence[RunData], base: Path, *, headline: str, notes: Sequence[str]) -> str:
@@ -33,12 +33,12 @@ def comparison_page(runs: Sequence[RunData], base: Path, *, headline: str, notes
     lines = [f"{run.mechanism}: {line}" for run in runs for line in run.audit["verdict"]]
     over = any(client["over"] for run in runs for client in run.audit["clients"])
     bad = "a contract was OVERSPENT" if over else "a ledger is NOT the one that its contract demands"
-    told = "no contract was overspent in any run, by two accountants" if kept else bad
+    sentence = "no contract was overspent in any run, by two accountants" if kept else bad
     return page(
         headline,
         subtitle,
         cards([(percent(run.accuracy), f"test accuracy with {run.mechanism}") for run in runs]),
-        verdict(kept, [told, *lines]),
+        verdict(kept, [sentence, *lines]),
         *(paragraph(note) for note in notes),
         section("Accuracy", figure(accuracy_chart(list(runs)))),
         section(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jsam.mechanism._arrays import BoolArray, FloatArray
 from jsam.mechanism.contract import Contract
-from jsam.report.files import write_atomically
+from jsam.mechanism.registry import find_description
 from jsam.report.page import DOTS_PER_INCH
 
 if TYPE_CHECKING:
@@ -224,34 +223,10 @@ def _colours(names: Sequence[str]) -> dict[str, str]:
 
 def _dashes(name: str) -> str:
     """Curves that lie on one another must both be seen: bbm-M and fsbm-M keep the same number of clients."""
-    if name.startswith("bbm") or name.endswith("plain"):
+    mechanism = find_description(name.partition(",")[0])
+    if name.endswith("plain") or (mechanism is not None and mechanism.chooses_by_records):
         return "-."
-    return "--" if name == "jsam-ci" else "-"
-
-
-def plot_fitted_budget(curves: Sequence[Mapping[str, Any]], path: str | Path) -> None:
-    """Why η is not fitted to the reports: one client's ε as its own report rises, the others' reports as they are.
-
-    Each record has `title`, `reports` and `epsilons`; the largest rise of ε with the report is marked.
-    """
-    with _style():
-        figure, axes = _figure(1, len(curves), size=(5.2 * len(curves), 4.2), sharey=True)
-        for axis, curve in zip(axes.flat, curves, strict=True):
-            z, eps = np.asarray(curve["reports"]), np.asarray(curve["epsilons"])
-            axis.plot(z, eps, color=BLUE, lw=1.8)
-            jump = np.diff(eps)
-            up = int(jump.argmax())
-            if jump[up] > 1e-9 * eps.max():
-                axis.plot(z[up : up + 2], eps[up : up + 2], color=RED, lw=3, solid_capstyle="butt")
-                text = f"ε rises by {jump[up] / eps[up]:.0%}:\nasking for more sells more"
-                place = {"xytext": (14, 16), "textcoords": "offset points"}
-                axis.annotate(text, (z[up + 1], eps[up + 1]), color=RED, **place)
-            else:
-                text = "ε never rises: nobody gains by asking for more"
-                axis.text(0.98, 0.95, text, transform=axis.transAxes, ha="right", va="top", color=BLUE)
-            axis.set(title=curve["title"], xlabel="reported " + SENSITIVITY, ylim=(0, None))
-        axes.flat[0].set_ylabel("ε bought from the client")
-        write_atomically(path, _picture(figure, Path(path).suffix))
+    return "--" if mechanism is not None and mechanism.knows_sensitivities else "-"
 
 
 def _style() -> Any:

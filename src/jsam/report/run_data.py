@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jsam.errors import InputError
+from jsam.errors import RunFolderError
+from jsam.files import read_json
+from jsam.runs.run_folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,13 +23,13 @@ class RunData:
 
     @classmethod
     def load(cls, folder: Path | str) -> RunData:
-        folder = Path(folder)
+        run = RunFolder(folder)
         return cls(
-            folder=folder,
-            config=_json(folder / "config.json"),
-            contract=_json(folder / "contract.json"),
-            audit=_json(folder / "audit.json"),
-            metrics=_lines(folder / "metrics.jsonl"),
+            folder=run.path,
+            config=run.read(run.config),
+            contract=run.read(run.contract),
+            audit=read_json(run.audit, error=RunFolderError, advice="jsam report writes it"),
+            metrics=run.read_metrics(),
         )
 
     @property
@@ -64,27 +64,3 @@ class RunData:
         audited = {client["id"]: client for client in self.audit["clients"]}
         known = [{**audited.pop(client["id"], {}), **client} for client in self.contract["clients"]]
         return known + list(audited.values())
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}; jsam report writes what is missing") from error
-    except ValueError as error:
-        raise InputError(f"{path} is damaged: {error}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path} is damaged: it must hold one JSON object")
-    return content
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    records = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            # The last line may be torn while a run goes on.
-            with contextlib.suppress(ValueError):
-                record = json.loads(line)
-                if isinstance(record, dict):
-                    records.append(record)
-    return records

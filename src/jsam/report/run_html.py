@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from jsam.errors import InputError
-from jsam.report.files import write_atomically
+from jsam.files import write_atomically
+from jsam.privacy import noise_rule
 from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
 from jsam.report.run_data import RunData
 from jsam.report.svg import Bar, Series, bar_chart, line_chart
@@ -22,7 +23,7 @@ def write_run_page(folder: Path | str) -> Path:
         # Each file is whole; what is odd inside one shows only where it is drawn.
         raise InputError(f"{run.folder} is damaged: a page cannot be made of its files ({error!r})") from error
     # It shows what each client's privacy costs.
-    write_atomically(path, content, private=True)
+    write_atomically(path, content)
     return path
 
 
@@ -112,14 +113,15 @@ def guarantee(audit: dict[str, Any]) -> str:
         return f"None towards whoever knows the seed of the noise: {audit['noise_from']}, and can be taken off."
     words = audit["adjacency_words"] or audit["adjacency"]
     sampling = "No amplification by sampling is claimed: the server knows who was drawn."
-    if audit["noise"] != "exact":
+    rule = noise_rule(audit["noise"], audit["c2"])
+    if not rule.keeps_contracts:
         return (
-            f"The noise follows Lemma 1 with c₂ = {audit['c2']:g}. What that guarantees is the ε spent, at "
+            f"{rule.words[0].upper()}{rule.words[1:]}. What that guarantees is the ε spent, at "
             f"δ = {audit['delta']:g}, for {words}; it may be more than the ε sold. {sampling}"
         )
     return (
         "Every client k holds an (ε_k, δ)-differential-privacy guarantee over the whole training, "
-        f"δ = {audit['delta']:g}, for {words}; the noise is calibrated exactly. {sampling}"
+        f"δ = {audit['delta']:g}, for {words}; {rule.words}. {sampling}"
     )
 
 

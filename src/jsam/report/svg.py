@@ -43,67 +43,56 @@ def line_chart(
     height: int = 300,
 ) -> str:
     """Lines from zero upwards, a dot a point, a legend where there are several."""
-    legend = _legend([(line.name, line.tone) for line in series]) if len(series) > 1 else ""
-    return legend + _twice(lambda width: _lines(series, x_title, y_title, top, percent, width, height))
-
-
-def _lines(
-    series: Sequence[Series],
-    x_title: str,
-    y_title: str,
-    top: float | None,
-    percent: bool,
-    width: int,
-    height: int,
-) -> str:
     xs = [x for line in series for x, _ in line.points]
     ys = [y for line in series for _, y in line.points if math.isfinite(y)]
-    frame = _Frame(max(xs, default=1) or 1, top or (max(ys, default=1) or 1) * 1.05, width, height, percent)
-    parts = [frame.axes(x_title, y_title)]
-    for line in series:
-        places = [(frame.x(x), frame.y(y)) for x, y in line.points if math.isfinite(y)]
-        path = " ".join(f"{'L' if i else 'M'}{x:.1f} {y:.1f}" for i, (x, y) in enumerate(places))
-        parts.append(f'<path d="{path}" class="line tone{line.tone}"/>')
-        parts += [
-            f'<circle cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3" class="dot tone{line.tone}">'
-            f"<title>{escape(line.name)}, {x:g}: {frame.label(y)}</title></circle>"
-            for x, y in line.points
-            if math.isfinite(y)
-        ]
-    return _svg(parts, width, height, f"{y_title} against {x_title}")
+
+    def draw(width: int) -> str:
+        frame = _Frame(max(xs, default=1) or 1, top or (max(ys, default=1) or 1) * 1.05, width, height, percent)
+        parts = [frame.axes(x_title, y_title)]
+        for line in series:
+            places = [(frame.x(x), frame.y(y)) for x, y in line.points if math.isfinite(y)]
+            path = " ".join(f"{'L' if i else 'M'}{x:.1f} {y:.1f}" for i, (x, y) in enumerate(places))
+            parts.append(f'<path d="{path}" class="line tone{line.tone}"/>')
+            parts += [
+                f'<circle cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3" class="dot tone{line.tone}">'
+                f"<title>{escape(line.name)}, {x:g}: {frame.label(y)}</title></circle>"
+                for x, y in line.points
+                if math.isfinite(y)
+            ]
+        return _svg(parts, width, height, f"{y_title} against {x_title}")
+
+    legend = _legend([(line.name, line.tone) for line in series]) if len(series) > 1 else ""
+    return legend + _twice(draw)
 
 
 def bar_chart(bars: Sequence[Bar], *, x_title: str, y_title: str, tone: int = 1, height: int = 220) -> str:
     """One bar an item, in the order given."""
-    return _twice(lambda width: _bars(bars, x_title, y_title, tone, width, height))
-
-
-def _bars(bars: Sequence[Bar], x_title: str, y_title: str, tone: int, width: int, height: int) -> str:
     highest = max((max(bar.value, bar.inner or 0) for bar in bars), default=0) or 1
-    frame = _Frame(len(bars) or 1, highest * 1.05, width, height, False, whole=False)
-    parts = [frame.axes(x_title, y_title, x_labels=False)]
-    room = (width - _LEFT - _RIGHT) / max(1, len(bars))
-    for place, bar in enumerate(bars):
-        left, wide = _LEFT + place * room + room * 0.1, max(0.8, room * 0.8)
-        kind = "bad" if bar.bad else f"tone{tone}"
-        shapes = [(bar.value, "bar pale")] + ([] if bar.inner is None else [(bar.inner, "bar")])
-        if bar.inner is None:
-            shapes = [(bar.value, "bar")]
-        drawn = "".join(
-            f'<rect x="{left:.1f}" y="{frame.y(value):.1f}" width="{wide:.1f}" '
-            f'height="{max(0.0, frame.y(0) - frame.y(value)):.1f}" class="{look} {kind}"/>'
-            for value, look in shapes
-        )
-        parts.append(f"<g>{drawn}<title>{escape(bar.label)}</title></g>")
-    return _svg(parts, width, height, f"{y_title} by {x_title}")
+
+    def draw(width: int) -> str:
+        frame = _Frame(len(bars) or 1, highest * 1.05, width, height, False)
+        parts = [frame.axes(x_title, y_title, x_labels=False)]
+        room = (width - _LEFT - _RIGHT) / max(1, len(bars))
+        for place, bar in enumerate(bars):
+            left, wide = _LEFT + place * room + room * 0.1, max(0.8, room * 0.8)
+            kind = "bad" if bar.bad else f"tone{tone}"
+            shapes = [(bar.value, "bar")] if bar.inner is None else [(bar.value, "bar pale"), (bar.inner, "bar")]
+            drawn = "".join(
+                f'<rect x="{left:.1f}" y="{frame.y(value):.1f}" width="{wide:.1f}" '
+                f'height="{max(0.0, frame.y(0) - frame.y(value)):.1f}" class="{look} {kind}"/>'
+                for value, look in shapes
+            )
+            parts.append(f"<g>{drawn}<title>{escape(bar.label)}</title></g>")
+        return _svg(parts, width, height, f"{y_title} by {x_title}")
+
+    return _twice(draw)
 
 
 class _Frame:
     """From values to places, and the axes with round numbers on them."""
 
-    def __init__(self, right: float, top: float, width: int, height: int, percent: bool, *, whole: bool = True) -> None:
+    def __init__(self, right: float, top: float, width: int, height: int, percent: bool) -> None:
         self.right, self.top, self.width, self.height, self.percent = right, top, width, height, percent
-        self.whole = whole
 
     def x(self, value: float) -> float:
         return _LEFT + (self.width - _LEFT - _RIGHT) * value / self.right

@@ -165,10 +165,10 @@ def audit_tables(report: AuditReport) -> tuple[RenderableType, ...]:
     table = _table("check", "verdict", "worst client", "found")
     for check in report.checks:
         verdict = Text(check.status, style=VERDICTS.get(check.status, ""))
-        found = "\n".join(dict.fromkeys([check.message, *(v.message for v in check.violations[:MOST_VIOLATIONS])]))
+        message = "\n".join(dict.fromkeys([check.message, *(v.message for v in check.violations[:MOST_VIOLATIONS])]))
         hidden = len(check.violations) - MOST_VIOLATIONS
         more = f"\n… and {hidden} more; --format json gives all" if hidden > 0 else ""
-        table.add_row(Text(check.name), verdict, Text(check.client or "–", overflow="ellipsis"), Text(found + more))
+        table.add_row(Text(check.name), verdict, Text(check.client or "–", overflow="ellipsis"), Text(message + more))
     if report.ok:
         title = "all promises hold" if report.claims_truthful else "all that is claimed holds"
     else:
@@ -199,14 +199,4 @@ def _table(*columns: str) -> Table:
         words = name in ("client", "mechanism", "check", "verdict", "worst client", "found")
         width = max(map(len, name.split()))
         table.add_column(name, justify="left" if words else "right", no_wrap=words and name != "found", min_width=width)
-    return table
-
-
-def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> RenderableType:
-    """Cells as they are given, under the columns' names."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title or None, title_justify="left")
-    for place, name in enumerate(columns):
-        table.add_column(name.replace("_", " "), justify="left" if place == 0 or name == "what" else "right")
-    for row in rows:
-        table.add_row(*map(Text, row))
     return table

@@ -56,12 +56,12 @@ class _Words:
             if not path.exists():
                 continue
             try:
-                found = facts(path)
-                self.said[path.name] = int(found["rounds_done"])
+                checkpoint = facts(path)
+                self.said[path.name] = int(checkpoint["rounds_done"])
             except (OSError, LookupError, ValueError, TypeError, zipfile.BadZipFile, StopIteration) as error:
                 yield f"{path.name} is damaged: how many rounds it has applied cannot be told ({type(error).__name__})"
                 continue
-            yield from self._changed_since(path, found.get("fingerprint"))
+            yield from self._changed_since(path, checkpoint.get("fingerprint"))
 
     def _of_the_end(self) -> Iterator[str]:
         if self.run.summary.exists():
@@ -97,15 +97,15 @@ def _torch_facts(path: Path) -> dict[str, Any]:
         if inside.file_size > _LARGEST:
             raise ValueError("too large")
         content = archive.read(inside)
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     name = ""
     for code, value, _ in pickletools.genops(content):
         if code.name in _MEMO:
             continue
         if name:
-            found[name] = value
+            entries[name] = value
         name = value if value in ("rounds_done", "fingerprint") else ""
-    return found
+    return entries
 
 
 def _numpy_facts(path: Path) -> dict[str, Any]:

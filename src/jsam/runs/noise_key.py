@@ -12,11 +12,10 @@ import os
 import re
 import secrets
 import stat
-import tempfile
 from pathlib import Path
 
-from jsam.errors import JsamError, RunFolderError
-from jsam.files import sync_folder
+from jsam.errors import RunFolderError
+from jsam.files import write_atomically
 from jsam.privacy import KEY_BYTES, keyed_bytes
 
 _TEXT = re.compile(rb"[0-9a-f]{%d}\n" % (2 * KEY_BYTES))
@@ -25,21 +24,7 @@ _TEXT = re.compile(rb"[0-9a-f]{%d}\n" % (2 * KEY_BYTES))
 def create_key(path: Path) -> bytes:
     """A new key from the operating system's entropy, on disk before anything is drawn from it."""
     key = secrets.token_bytes(KEY_BYTES)
-    part = None
-    try:
-        # Mode 0600 from the first moment on: a file that is tightened later may have been opened before.
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        with os.fdopen(handle, "wb") as file:
-            file.write(key.hex().encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        if part is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(part)
-        raise JsamError(f"{path} could not be written ({error.strerror}); nothing was begun") from error
+    write_atomically(path, key.hex().encode() + b"\n")
     return key
 
 

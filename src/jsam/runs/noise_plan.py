@@ -20,7 +20,7 @@ HOPELESS_NOISE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Preparation:
+class NoisePlan:
     """Schedule first, then T_k, then σ_k (docs/theory.md): nothing here looks at data or at a model's weights."""
 
     contract: Contract
@@ -36,7 +36,7 @@ class Preparation:
         settings: TrainingSettings,
         sizes: tuple[int, ...],
         schedule: Schedule | None = None,
-    ) -> Preparation:
+    ) -> NoisePlan:
         """`schedule` is given when a stored run goes on; a new run draws its own."""
         if contract.num_clients != len(sizes):
             raise InputError(f"the contract has {contract.num_clients} clients and the partition {len(sizes)}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsam.errors import JsamError, RunFolderError
 from jsam.files import sync_folder, write_atomically
+from jsam.mechanism.registry import find_description
 from jsam.privacy import Ledger, read_ledger
 from jsam.runs.noise_key import refuse_open_key
 from jsam.runs.run_folder import RunFolder, write_json
@@ -58,6 +59,7 @@ _BOTH = (
     File("schedule.jsonl", NO, "no record is in it; the ledger says who was drawn"),
 )
 _SIMULATED = (
+    File("rules.toml", NO, "no record is in it; prior, weights and budget are for whoever ran it to tell"),
     File("noise.key", NO, "whoever has it can take the noise off; never copy it, delete it when the run is complete"),
     File(
         "metrics.jsonl",
@@ -136,7 +138,8 @@ def _refuse(run: RunFolder, target: Path, settlement: Settlement) -> None:
         raise RunFolderError(
             f"{run.path} is {NOT_PRIVATE} in its config.json, and can be taken off; nothing is published"
         )
-    if settlement.contract.mechanism.startswith("bbm"):
+    mechanism = find_description(settlement.contract.mechanism)
+    if mechanism is not None and mechanism.chooses_by_records:
         raise RunFolderError(
             f"{run.path}: {settlement.contract.mechanism} chose clients by losses on their records, which no noise "
             "covers; nothing is published"

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from jsam.errors import JsamError, RunFolderError
-from jsam.files import private, write_atomically
+from jsam.files import private, read_json, read_json_lines, write_atomically
 
 RUN_FORMAT = 1
 
@@ -24,55 +24,19 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def contract(self) -> Path:
-        return self.path / "contract.json"
-
-    @property
-    def schedule(self) -> Path:
-        return self.path / "schedule.jsonl"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def ledger(self) -> Path:
-        return self.path / "ledger.jsonl"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.path / "checkpoint.pt"
-
-    @property
-    def server_checkpoint(self) -> Path:
-        """In the store of a campaign on Flower, which is a run's folder too."""
-        return self.path / "checkpoint.npz"
-
-    @property
-    def model(self) -> Path:
-        return self.path / "model.pt"
-
-    @property
-    def noise_key(self) -> Path:
-        return self.path / "noise.key"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def audit(self) -> Path:
-        return self.path / "audit.json"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
+        self.config = self.path / "config.json"
+        self.contract = self.path / "contract.json"
+        self.rules = self.path / "rules.toml"  # not there where a stored contract was trained
+        self.schedule = self.path / "schedule.jsonl"
+        self.metrics = self.path / "metrics.jsonl"
+        self.ledger = self.path / "ledger.jsonl"
+        self.checkpoint = self.path / "checkpoint.pt"
+        self.server_checkpoint = self.path / "checkpoint.npz"  # of a campaign, whose store is a run's folder too
+        self.model = self.path / "model.pt"
+        self.noise_key = self.path / "noise.key"
+        self.summary = self.path / "summary.json"
+        self.audit = self.path / "audit.json"
+        self.report = self.path / "report.html"
 
     def refuse_existing(self) -> None:
         """A folder that holds a run already is left alone."""
@@ -119,28 +83,11 @@ class RunFolder:
 
     def read(self, path: Path) -> dict[str, Any]:
         """One JSON object."""
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise RunFolderError(f"{path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise RunFolderError(f"{path} is damaged: {error}") from error
-        if not isinstance(stored, dict):
-            raise RunFolderError(f"{path} is damaged: it must hold one JSON object")
-        return stored
+        return read_json(path, error=RunFolderError)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """All whole lines; the last one may be torn while a run goes on."""
-        if not self.metrics.exists():
-            return []
-        records = []
-        with self.metrics.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                with contextlib.suppress(ValueError):
-                    record = json.loads(line)
-                    if isinstance(record, dict) and isinstance(record.get("round"), int):
-                        records.append(record)
-        return records
+        """One record for each round whose line is whole."""
+        return [record for record in read_json_lines(self.metrics) if isinstance(record.get("round"), int)]
 
     def rounds_applied(self) -> int:
         """At least so many rounds have changed the model: a metrics line is written after that."""

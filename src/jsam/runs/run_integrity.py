@@ -9,11 +9,11 @@ from typing import Any
 
 from jsam.errors import RunFolderError
 from jsam.privacy import read_ledger
-from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.run_folder import RunFolder
 
 
-def check_recorded(folder: RunFolder, preparation: Preparation, rounds_done: int) -> None:
+def check_recorded(folder: RunFolder, plan: NoisePlan, rounds_done: int) -> None:
     """Every release that a checkpoint has applied must be in the ledger, or spent privacy would be forgotten.
 
     Of a run that is over only whole rounds are looked for: the report on it names every single difference.
@@ -21,9 +21,9 @@ def check_recorded(folder: RunFolder, preparation: Preparation, rounds_done: int
     releases = read_ledger(folder.ledger) if folder.ledger.exists() else ()
     recorded = {(release.round, release.client): release for release in releases}
     rounds = {release.round for release in releases}
-    goes_on = rounds_done < preparation.settings.rounds
+    goes_on = rounds_done < plan.settings.rounds
     for index in range(rounds_done):
-        due = preparation.releases(preparation.schedule.round(index)) if goes_on else ()
+        due = plan.releases(plan.schedule.round(index)) if goes_on else ()
         other = next((release for release in due if recorded.get((index, release.client)) != release), None)
         if index in rounds and other is None:
             continue

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from jsam.errors import InputError
-from jsam.privacy import Adjacency, noise_rule
+from jsam.privacy import Adjacency, NoiseRule, noise_rule
 from jsam.privacy.gaussian import checked_delta
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -64,13 +64,18 @@ class TrainingSettings:
             allowed = ", ".join(LEARNING_RATE_SCHEDULES)
             raise InputError(f"learning_rate_schedule is {self.learning_rate_schedule!r}; it must be one of: {allowed}")
         checked_delta(self.delta)
-        noise_rule(self.noise, self.c2)
+        _ = self.rule_of_noise
         object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency).value)
         if self.precision not in PRECISIONS:
             raise InputError(f"precision is {self.precision!r}; it must be one of: {', '.join(PRECISIONS)}")
         _a_seed("seed", self.seed)
         if self.noise_seed is not None:
             _a_seed("noise_seed", self.noise_seed)
+
+    @property
+    def rule_of_noise(self) -> NoiseRule:
+        """How much noise a contract needs, and what it costs."""
+        return noise_rule(self.noise, self.c2)
 
     def learning_rate_at(self, index: int) -> float:
         """The step of round `index`, counted from 0."""

@@ -100,7 +100,13 @@ def settle(folder: Path | str, *, second_opinion: bool = True) -> Settlement:
     settlement = Settlement(
         contract=contract,
         settings=settings,
-        report=check_contract(releases, demands.epsilons, settings.delta, second_opinion=second_opinion),
+        report=check_contract(
+            releases,
+            demands.epsilons,
+            settings.delta,
+            accountant=settings.rule_of_noise.accountant,
+            second_opinion=second_opinion,
+        ),
         problems=_problems(releases, demands, schedule, contract, settings, evidence.problems),
         rounds_recorded=len({release.round for release in releases}),
         simulated=simulated(config),
@@ -112,12 +118,12 @@ def settle(folder: Path | str, *, second_opinion: bool = True) -> Settlement:
 def _schedule(run: RunFolder, contract: Contract, settings: TrainingSettings) -> Schedule:
     """The stored one, of the size that contract and settings say."""
     schedule = Schedule.load(run.schedule)
-    found = schedule.num_clients, schedule.rounds, schedule.per_round
+    stored = schedule.num_clients, schedule.rounds, schedule.per_round
     due = contract.num_clients, settings.rounds, settings.per_round
-    if found != due:
+    if stored != due:
         words = "{} clients, {} rounds of {} draws"
         raise RunFolderError(
-            f"{run.schedule} is of {words.format(*found)}; contract.json and config.json are of {words.format(*due)}"
+            f"{run.schedule} is of {words.format(*stored)}; contract.json and config.json are of {words.format(*due)}"
         )
     return schedule
 
@@ -168,12 +174,12 @@ def _problems(
     drawn = Schedule.draw(
         contract.selection_probs, rounds=settings.rounds, per_round=settings.per_round, seed=settings.seed
     )
-    found = list(disagreements)
+    problems = list(disagreements)
     if not np.array_equal(drawn.draws, schedule.draws):
-        found.append(f"the schedule is not the one that seed {settings.seed} draws from the contract")
-    found += differences(releases, demands)
-    rest = len(found) - _SHOWN
-    return tuple(found[:_SHOWN] + ([f"... and {rest} more differences from the contract"] if rest > 0 else []))
+        problems.append(f"the schedule is not the one that seed {settings.seed} draws from the contract")
+    problems += differences(releases, demands)
+    rest = len(problems) - _SHOWN
+    return tuple(problems[:_SHOWN] + ([f"... and {rest} more differences from the contract"] if rest > 0 else []))
 
 
 def _finite(value: float) -> float | None:

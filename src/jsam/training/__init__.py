@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from jsam.runs.settlement import Settlement, settle
     from jsam.training.data import dataset_from_arrays, load_dataset
     from jsam.training.learning_rate import with_fitted_step
-    from jsam.training.loop import RunResult, resume, train
     from jsam.training.partition import Partition
+    from jsam.training.recorded_run import RunResult, resume, train
     from jsam.training.task import Task, TaskSpec
 
 _HOMES = {
     "load_contract": "jsam.mechanism.contract_files",
     "dataset_from_arrays": "jsam.training.data",
     "load_dataset": "jsam.training.data",
-    "RunResult": "jsam.training.loop",
-    "resume": "jsam.training.loop",
-    "train": "jsam.training.loop",
+    "RunResult": "jsam.training.recorded_run",
+    "resume": "jsam.training.recorded_run",
+    "train": "jsam.training.recorded_run",
     "Partition": "jsam.training.partition",
     "publish": "jsam.runs.publishing",
     "TrainingSettings": "jsam.runs.settings",

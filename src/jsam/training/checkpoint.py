@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,32 +13,34 @@ from torch import Tensor, nn
 
 from jsam.errors import RunFolderError
 from jsam.files import write_atomically
+from jsam.training.round_loop import Snapshot
 
 
-@dataclass(kw_only=True)
-class TrainingState:
-    """`rounds_done` updates have been applied; `velocity` is flat, in the order of the trainable parameters."""
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a run has come: `velocity` is flat, in the order of the trainable parameters.
 
-    rounds_done: int
-    velocity: Tensor | None
+    `metrics_size` is the length of metrics.jsonl at that point, in bytes.
+    """
+
+    rounds_done: int = 0
+    velocity: Tensor | None = None
     metrics_size: int = 0
-    weights: Mapping[str, Tensor] | None = None
-    """As of `rounds_done`, where the model itself is already further on."""
 
 
-def save_checkpoint(path: Path, model: nn.Module, state: TrainingState, fingerprint: str) -> None:
+def save_checkpoint(path: Path, snapshot: Snapshot, *, rounds_done: int, metrics_size: int, fingerprint: str) -> None:
     """Written beside its place and moved there: a kill leaves the checkpoint before, or this one."""
     content = {
-        "model": dict(model.state_dict() if state.weights is None else state.weights),
-        "velocity": state.velocity,
-        "rounds_done": state.rounds_done,
-        "metrics_size": state.metrics_size,
+        "model": dict(snapshot.weights),
+        "velocity": snapshot.velocity,
+        "rounds_done": rounds_done,
+        "metrics_size": metrics_size,
         "fingerprint": fingerprint,
     }
     write_atomically(path, as_bytes(content))
 
 
-def load_checkpoint(path: Path, model: nn.Module, fingerprint: str, device: torch.device) -> TrainingState:
+def load_checkpoint(path: Path, model: nn.Module, fingerprint: str, device: torch.device) -> Progress:
     """Put the stored weights into `model`; a checkpoint of another configuration is refused."""
     try:
         content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
@@ -48,7 +49,7 @@ def load_checkpoint(path: Path, model: nn.Module, fingerprint: str, device: torc
                 f"{path} belongs to another configuration than the files beside it; restore them to resume"
             )
         model.load_state_dict(content["model"])
-        return TrainingState(
+        return Progress(
             rounds_done=content["rounds_done"], velocity=content["velocity"], metrics_size=content["metrics_size"]
         )
     except RunFolderError:

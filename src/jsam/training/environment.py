@@ -48,17 +48,11 @@ def accelerator(device: torch.device) -> dict[str, str]:
     }
 
 
-def check_versions(folder: Path, stored: Mapping[str, Any]) -> None:
-    """Other versions may round differently; a repeated round would then be a second, different release."""
-    _check_same(folder, stored, versions())
+def check_same(folder: Path, stored: Mapping[str, Any], here: Mapping[str, str]) -> None:
+    """Refuse to go on with a run under other versions, or on another card, than it was begun with.
 
-
-def check_accelerator(folder: Path, stored: Mapping[str, Any], device: torch.device) -> None:
-    """Likewise another card."""
-    _check_same(folder, stored, accelerator(device))
-
-
-def _check_same(folder: Path, stored: Mapping[str, Any], here: Mapping[str, str]) -> None:
+    They may round differently; a repeated round would then be a second, different release.
+    """
     for name, value in here.items():
         if stored.get(name) != value:
             raise RunFolderError(

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from jsam.training.clipping import PerSampleLoss
-from jsam.training.clipping.alone import copied
 from jsam.training.clipping.gpu import runs_kernels
 from jsam.training.clipping.gpu.forward import merged
+from jsam.training.clipping.isolation import copied
 from jsam.training.clipping.precision import Precision, arithmetic, forward_precision
 from jsam.training.clipping.rowwise import chain_of
 
@@ -26,7 +26,6 @@ class Evaluation:
     class_accuracy: tuple[float | None, ...]
 
 
-@torch.no_grad()
 def evaluate(
     model: nn.Module,
     inputs: Tensor,
@@ -37,34 +36,13 @@ def evaluate(
     precision: Precision = "fp32",
 ) -> Evaluation:
     """Accuracy, mean loss, and accuracy by class, with the model in evaluation mode."""
-    if inputs.is_cuda:
-        queued = Evaluator(inputs, targets, num_classes=num_classes, loss=loss, precision=precision)
-        queued.run(model)
-        return Evaluator.read(queued.result.cpu())
-    model = _unwritten(model)
-    was_training = model.training
-    model.eval()
-    try:
-        right = torch.zeros(num_classes, dtype=torch.int64, device=targets.device)
-        total = 0.0
-        for start in range(0, len(targets), _CHUNK):
-            x, y = inputs[start : start + _CHUNK], targets[start : start + _CHUNK]
-            outputs = model(x)
-            total += float(loss(outputs, y).sum(dtype=torch.float64))
-            right += torch.bincount(y[outputs.argmax(dim=1) == y], minlength=num_classes)
-    finally:
-        model.train(was_training)
-    counts = torch.bincount(targets, minlength=num_classes).tolist()
-    hits = right.tolist()
-    return Evaluation(
-        accuracy=sum(hits) / len(targets),
-        loss=total / len(targets),
-        class_accuracy=tuple(hit / count if count else None for hit, count in zip(hits, counts, strict=True)),
-    )
+    evaluator = Evaluator(inputs, targets, num_classes=num_classes, loss=loss, precision=precision)
+    evaluator.run(model)
+    return Evaluator.read(evaluator.result.cpu())
 
 
 class Evaluator:
-    """Evaluation that stays on the device, so that it can be queued and read later; `read` makes sense of `result`."""
+    """Evaluates on the device, so that it can be queued and read later; `read` makes sense of `result`."""
 
     def __init__(
         self,
@@ -93,19 +71,23 @@ class Evaluator:
         hits, total = torch.zeros_like(self.result[0, :-1]), torch.zeros_like(self.result[0, -1])
         was_training = model.training
         model.eval()
-        with arithmetic(precision, self.result.device):
-            for start in range(0, len(self._targets), self._chunk):
-                x, y = self._inputs[start : start + self._chunk], self._targets[start : start + self._chunk]
-                outputs = (model(x) if forward is None else forward(x, _unrecorded)).float()
-                right = outputs.argmax(dim=1) == y
-                hits += (right[:, None] & (y[:, None] == self._classes)).sum(dim=0)
-                total += self._loss(outputs, y).sum(dtype=torch.float64)
-        model.train(was_training)
+        try:
+            with arithmetic(precision, self.result.device):
+                for start in range(0, len(self._targets), self._chunk):
+                    x, y = self._inputs[start : start + self._chunk], self._targets[start : start + self._chunk]
+                    outputs = model(x) if forward is None else forward(x, _unrecorded)
+                    outputs = outputs if outputs.dtype == torch.float64 else outputs.float()
+                    right = outputs.argmax(dim=1) == y
+                    hits += (right[:, None] & (y[:, None] == self._classes)).sum(dim=0)
+                    total += self._loss(outputs, y).sum(dtype=torch.float64)
+        finally:
+            model.train(was_training)
         self.result[0, :-1] = hits
         self.result[0, -1] = total
 
     @staticmethod
     def read(result: Tensor) -> Evaluation:
+        """The evaluation that a copy of `result` in the host's memory holds."""
         hits, counts = result[0, :-1].tolist(), result[1, :-1].tolist()
         return Evaluation(
             accuracy=sum(hits) / sum(counts),

@@ -7,36 +7,29 @@ after it and a copy of the weights are queued without waiting; their numbers are
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from jsam.training.clipping import ClippingEngine
-from jsam.training.clipping.per_sample import trainable
-from jsam.training.clipping.weights import refuse_range
-from jsam.training.evaluation import Evaluation, Evaluator
+from jsam.runs.noise_plan import NoisePlan
+from jsam.runs.noise_source import NoiseSource
+from jsam.runs.settings import TrainingSettings
+from jsam.training.clipping import PerSampleLoss, cross_entropy
+from jsam.training.clipping.example_weights import refuse_range
+from jsam.training.clipping.model_checks import draws_at_random
+from jsam.training.clipping.rowwise import is_rowwise
+from jsam.training.clipping.sample_gradients import trainable
+from jsam.training.loaded_task import LoadedTask
+from jsam.training.partition import Partition
+from jsam.training.round_inputs import RoundInputs, round_inputs
+from jsam.training.round_loop import MEASURES, Announce, Block, Snapshot, blocks_between
 
-MEASURES = ("train_loss", "share_clipped", "mean_sample_norm", "gradient_norm", "noise_norm")
 _MOST_SIZES = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundInputs:
-    """One round as the device needs it: which rows weigh how much, the scale of the noise and its seed, the step.
-
-    `noise_seed` is as secret as the noise's key: nothing stores or shows it.
-    """
-
-    rows: NDArray[np.int64]
-    weights: Tensor
-    noise_scale: float
-    noise_seed: int = field(repr=False)
-    step: float
 
 
 def batch_sizes(rows: Sequence[int]) -> tuple[int, ...]:
@@ -47,52 +40,14 @@ def batch_sizes(rows: Sequence[int]) -> tuple[int, ...]:
     return tuple(distinct[math.ceil(k * len(distinct) / _MOST_SIZES) - 1] for k in range(1, _MOST_SIZES + 1))
 
 
-class Pending:
-    """A queued block; `measures` (rounds × MEASURES) waits for it."""
-
-    def __init__(self, measures: Tensor, evaluation: Tensor | None, snapshot: Snapshot | None, keep: object) -> None:
-        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._done.record()
-        self._measures, self._evaluation, self._keep = measures, evaluation, keep
-        self.snapshot = snapshot
-
-    def measures(self) -> NDArray[np.float32]:
-        self._done.synchronize()
-        self._keep = None
-        return self._measures.numpy()
-
-    def evaluation(self) -> Evaluation | None:
-        self._done.synchronize()
-        return None if self._evaluation is None else Evaluator.read(self._evaluation)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """Weights and momentum as they were after a block."""
-
-    weights: dict[str, Tensor]
-    velocity: Tensor | None
-
-
 class GraphRounds:
     """The static memory of one run and the graphs that work on it; `load` begins another run in the same memory."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        engine: ClippingEngine,
-        inputs: Tensor,
-        targets: Tensor,
-        *,
-        sizes: Sequence[int],
-        block: int,
-        momentum: float,
-        evaluator: Evaluator,
-    ) -> None:
-        self.model, self.engine, self.momentum = model, engine, momentum
-        self._inputs, self._targets, self._evaluator = inputs, targets, evaluator
+    def __init__(self, task: LoadedTask, *, sizes: Sequence[int], block: int, momentum: float) -> None:
+        self.model, self.engine, self.momentum = task.model, task.engine, momentum
+        self._inputs, self._targets, self._evaluator = task.data.inputs, task.data.targets, task.evaluator
         self._sizes, self._block = tuple(sizes), block
-        self._device = inputs.device
+        self._device, engine = task.device, task.engine
         self.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         self.stream.wait_stream(torch.cuda.current_stream(self._device))
         self._generator = torch.Generator(self._device)
@@ -110,7 +65,7 @@ class GraphRounds:
         self._evaluation_graph: torch.cuda.CUDAGraph | None = None
         self._pool = torch.cuda.graph_pool_handle()
 
-    def load(self, weights: dict[str, Tensor], velocity: Tensor | None = None) -> None:
+    def load(self, weights: Mapping[str, Tensor], velocity: Tensor | None = None) -> None:
         """Begin at these weights."""
         with torch.cuda.stream(self.stream), torch.no_grad():
             for name, value in self.model.state_dict().items():
@@ -119,8 +74,8 @@ class GraphRounds:
                 self._velocity.zero_() if velocity is None else self._velocity.copy_(velocity)
             self._sound.fill_(True)
 
-    def launch(self, rounds: Sequence[RoundInputs], *, evaluate: bool, snapshot: bool) -> Pending:
-        """Queue these rounds, at most a block of them."""
+    def launch(self, rounds: Sequence[RoundInputs], *, evaluate: bool, snapshot: bool) -> Callable[[], Block]:
+        """Queue these rounds, at most a block of them; the function that is returned waits for them."""
         staged = self._stage(rounds)
         with torch.cuda.stream(self.stream):
             self._upload(staged, len(rounds))
@@ -131,10 +86,25 @@ class GraphRounds:
             measures = torch.empty((len(rounds), len(MEASURES)), pin_memory=True)
             measures.copy_(self._measures[: len(rounds)], non_blocking=True)
             evaluation = self._evaluate() if evaluate else None
-            return Pending(measures, evaluation, self._snapshot() if snapshot else None, staged)
+            weights = self._snapshot() if snapshot else None
+            made = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            made.record()
+
+        held = [staged]
+
+        def waited() -> Block:
+            made.synchronize()
+            held.clear()  # the device has read those tables
+            return Block(
+                measures=measures.tolist(),
+                evaluation=None if evaluation is None else self._evaluator.read(evaluation),
+                snapshot=weights,
+            )
+
+        return waited
 
     def wait(self) -> None:
-        """Until all that is queued is done: only then may its memory be handed back."""
+        """Return when all that is queued is done: only then may its memory be handed back."""
         self.stream.synchronize()
 
     def _stage(self, rounds: Sequence[RoundInputs]) -> tuple[Tensor, Tensor, Tensor]:
@@ -161,16 +131,16 @@ class GraphRounds:
         return next(size for size in self._sizes if size >= rows)
 
     def _graph(self, size: int) -> torch.cuda.CUDAGraph:
-        found = self._graphs.get(size)
-        if found is None:
+        graph = self._graphs.get(size)
+        if graph is None:
             # Every size before the first recording: scratch memory must not move once a graph knows its address, and a
             # smaller batch may need more of it, as one chunk where a larger one is cut in two. Then this size, so that
             # nothing is left to compile or to prepare while recording.
             for warm in (size,) if self._graphs else (*sorted(self._sizes, reverse=True), size):
                 self._rehearse(warm)
-            found = self._record(lambda: self._round(size))
-            self._graphs[size] = found
-        return found
+            graph = self._record(lambda: self._round(size))
+            self._graphs[size] = graph
+        return graph
 
     def _rehearse(self, size: int) -> None:
         """A round whose effects are taken back."""
@@ -199,20 +169,20 @@ class GraphRounds:
         weights = self._weights.index_select(0, self._next)[0, :size]
         scale, step = self._scales.index_select(0, self._next)[0]
         with torch.enable_grad():
-            found = self.engine.clipped_sum(
+            clipped = self.engine.clipped_sum(
                 self._inputs.index_select(0, rows), self._targets.index_select(0, rows), weights
             )
         noise = self._noise * scale
         real = weights > 0
         count = real.sum()
-        norms = torch.where(real, found.norms, 0.0)
+        norms = torch.where(real, clipped.norms, 0.0)
         # An example whose gradient is not finite counts as nothing; here it means that the run has diverged.
         finite = torch.isfinite(norms).all()
-        signal = torch.where(finite, torch.linalg.vector_norm(found.gradient).float(), torch.inf)
-        loss = torch.where(real, found.losses, 0.0).sum() / count
+        signal = torch.where(finite, torch.linalg.vector_norm(clipped.gradient).float(), torch.inf)
+        loss = torch.where(real, clipped.losses, 0.0).sum() / count
         self._sound.logical_and_(torch.isfinite(signal) & torch.isfinite(loss))
         # What is not finite is never applied, nor anything after it.
-        update = torch.where(self._sound, found.gradient + noise, 0.0).float()
+        update = torch.where(self._sound, clipped.gradient + noise, 0.0).float()
         if self._velocity is not None:
             update = self._velocity.mul_(self.momentum).add_(update)
         update = update * torch.where(self._sound, step, 0.0)
@@ -222,7 +192,7 @@ class GraphRounds:
         row = torch.stack(
             [
                 loss,
-                (norms > found.clip_norm).sum() / count,
+                (norms > clipped.clip_norm).sum() / count,
                 norms.sum() / count,
                 signal,
                 torch.linalg.vector_norm(noise, dtype=torch.float64).float(),
@@ -236,12 +206,67 @@ class GraphRounds:
             self._evaluator.run(self.model)
             self._evaluation_graph = self._record(lambda: self._evaluator.run(self.model))
         self._evaluation_graph.replay()
-        found = torch.empty_like(self._evaluator.result, device="cpu", pin_memory=True)
-        found.copy_(self._evaluator.result, non_blocking=True)
-        return found
+        result = torch.empty_like(self._evaluator.result, device="cpu", pin_memory=True)
+        result.copy_(self._evaluator.result, non_blocking=True)
+        return result
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(
             weights={name: value.clone() for name, value in self.model.state_dict().items()},
             velocity=None if self._velocity is None else self._velocity.clone(),
         )
+
+
+class ReplayedRounds:
+    """One run's rounds through such memory, queued block by block.
+
+    A block's releases are announced before it is queued. Where a round is not finite the device skips it and all after
+    it, so a ledger may then name releases that were not made, never the other way round.
+    """
+
+    ahead = 1
+
+    def __init__(
+        self,
+        plan: NoisePlan,
+        partition: Partition,
+        noise: NoiseSource,
+        graphs: GraphRounds,
+        *,
+        weights: Mapping[str, Tensor],
+        velocity: Tensor | None = None,
+    ) -> None:
+        self.plan, self._partition, self._noise, self._graphs = plan, partition, noise, graphs
+        graphs.load(weights, velocity)
+
+    def blocks(self, done: int) -> Iterator[range]:
+        return blocks_between(done, self.plan.settings)
+
+    def launch(self, block: range, announce: Announce, *, evaluate: bool, snapshot: bool) -> Callable[[], Block]:
+        drawn = [self.plan.schedule.round(index) for index in block]
+        releases = [self.plan.releases(single) for single in drawn]
+        announce(itertools.chain.from_iterable(releases))
+        inputs = [
+            round_inputs(self.plan, self._partition, *pair, self._noise) for pair in zip(drawn, releases, strict=True)
+        ]
+        return self._graphs.launch(inputs, evaluate=evaluate, snapshot=snapshot)
+
+    def wait(self) -> None:
+        self._graphs.wait()
+
+
+def replayable(model: nn.Module, loss: PerSampleLoss, inputs: Tensor | NDArray[Any]) -> bool:
+    """Whether a round can be recorded as a CUDA graph: the model is known for such inputs, and draws no numbers."""
+    return loss is cross_entropy and is_rowwise(model, inputs.ndim) and not draws_at_random(model)
+
+
+def longest_block(settings: TrainingSettings) -> int:
+    return max(len(block) for block in blocks_between(0, settings))
+
+
+def graphs_for(task: LoadedTask, plan: NoisePlan) -> GraphRounds:
+    """The memory and graphs for the rounds of one run."""
+    rows = [sum(plan.sizes[k] for k in drawn.clients) for drawn in plan.schedule]
+    return GraphRounds(
+        task, sizes=batch_sizes(rows), block=longest_block(plan.settings), momentum=plan.settings.momentum
+    )

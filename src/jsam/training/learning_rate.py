@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jsam.mechanism.contract import Contract
-from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -41,17 +41,24 @@ def shifts(settings: TrainingSettings) -> list[float]:
 
     With momentum it goes on moving them for a while.
     """
-    found, later = [], 0.0
+    moved, later = [], 0.0
     for index in reversed(range(settings.rounds)):
         later = settings.learning_rate_at(index) + settings.momentum * later
-        found.append(later)
-    return found
+        moved.append(later)
+    return moved
 
 
 def with_fitted_step(contract: Contract, task: Task, settings: TrainingSettings) -> TrainingSettings:
     """The settings with the learning rate that fits the noise of this contract."""
-    noise = Preparation.of(contract, settings, task.partition.sizes).typical_noise()
+    return fitted_plan(contract, task, settings).settings
+
+
+def fitted_plan(contract: Contract, task: Task, settings: TrainingSettings) -> NoisePlan:
+    """The plan of the noise, and in its settings the learning rate that fits it."""
+    plan = NoisePlan.of(contract, settings, task.partition.sizes)
     rate = fitted_learning_rate(
-        settings, noise_norm=noise * math.sqrt(task.num_parameters), weights_norm=task.weights_norm
+        settings,
+        noise_norm=plan.typical_noise() * math.sqrt(task.num_parameters),
+        weights_norm=task.weights_norm,
     )
-    return replace(settings, learning_rate=float(f"{rate:.3g}"))
+    return replace(plan, settings=replace(settings, learning_rate=float(f"{rate:.3g}")))

@@ -1,8 +1,14 @@
-"""The paper's two convolutional networks, and a small one for scikit-learn's digits."""
+"""Models by name: jsam's own, and those that packages installed here offer.
+
+A package offers a model by an entry point of the group `jsam.models`, a function without arguments that returns an
+`nn.Module`. A name is all that travels, in a campaign too: what it stands for is what is installed on each machine.
+jsam's own are the paper's two convolutional networks, and a small one for scikit-learn's digits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
 
 import torch
 from torch import nn
@@ -54,12 +60,35 @@ def _digits() -> nn.Module:
 _BUILDERS: dict[str, Callable[[], nn.Module]] = {"mnist": _mnist, "cifar10": _cifar10, "digits": _digits}
 
 MODEL_NAMES: tuple[str, ...] = tuple(_BUILDERS)
+GROUP = "jsam.models"
+
+
+def check_model(name: str) -> None:
+    """Refuse a name that this installation does not know."""
+    if name not in MODEL_NAMES:
+        _offered(name)
 
 
 def build_model(name: str, seed: int) -> nn.Module:
     """A freshly initialised model; the same name and seed give the same weights, whatever was drawn before."""
-    if name not in _BUILDERS:
-        raise InputError(f"model {name!r} is unknown; choose one of {', '.join(MODEL_NAMES)}")
+    offered = None if name in MODEL_NAMES else _offered(name)
+    build = _BUILDERS[name] if offered is None else offered.load()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return _BUILDERS[name]()
+        model = build()
+    if isinstance(model, nn.Module):
+        return model
+    value = name if offered is None else offered.value
+    raise InputError(f"model {name!r}: {value} returns {type(model).__name__}; it must be an nn.Module")
+
+
+def _offered(name: str) -> EntryPoint:
+    offers = {offer.value: offer for offer in entry_points(group=GROUP, name=name)}
+    if len(offers) == 1:
+        return next(iter(offers.values()))
+    if offers:
+        raise InputError(f"model {name!r} is offered by several packages: {', '.join(sorted(offers))}")
+    raise InputError(
+        f"model {name!r} is not installed here; jsam has {', '.join(MODEL_NAMES)}, and a package offers others by an "
+        f"entry point of the group {GROUP}"
+    )

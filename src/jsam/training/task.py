@@ -96,11 +96,14 @@ class TaskSpec:
     min_size: int | None = None
     seed: int = 0
 
-    def build(self, folder: Path | str | None = None) -> Task:
-        """Load, deal out and initialise; the same spec gives the same task."""
+    def build(self, folder: Path | str | None = None, *, dataset: Dataset | None = None) -> Task:
+        """Load, deal out and initialise; the same spec gives the same task.
+
+        `dataset` is given where that data set is loaded already.
+        """
         from jsam.training.models import build_model
 
-        dataset = load_dataset(self.dataset, folder)
+        dataset = dataset or load_dataset(self.dataset, folder)
         split = self.split(dataset, folder)
         name = self.model or self.dataset
         model = build_model(name, derived_seed(self.seed, "model"))
@@ -141,13 +144,13 @@ def _check_fit(name: str, model: nn.Module, dataset: Dataset) -> None:
     shape = dataset.train_inputs.shape[1:]
     try:
         with torch.no_grad():
-            found = model(torch.zeros(1, *shape)).shape[1]
+            scores = model(torch.zeros(1, *shape)).shape[1]
     except RuntimeError as error:
         size = "x".join(map(str, shape))
         raise InputError(
             f"model {name!r} does not take the {size} examples of data set {dataset.name}; leave --model out"
         ) from error
-    if found != dataset.num_classes:
+    if scores != dataset.num_classes:
         raise InputError(
-            f"model {name!r} tells {found} classes apart; data set {dataset.name} has {dataset.num_classes}"
+            f"model {name!r} tells {scores} classes apart; data set {dataset.name} has {dataset.num_classes}"
         )

@@ -1,7 +1,9 @@
 """Many runs whose results alone are wanted: no folders, no ledgers, no checkpoints.
 
 What a trial spends follows from its contract, schedule and noise rule, all fixed before the first round, so it is
-computed (`Preparation`) and need not be recorded.
+computed (`NoisePlan`) and need not be recorded. On a GPU a few slots of device memory work through trials, each on a
+stream of its own: a slot's graphs are recorded once and serve every trial of the same shape that comes after, and while
+one slot's small kernels leave the device half empty, the others' fill it.
 """
 
 from __future__ import annotations
@@ -9,23 +11,23 @@ from __future__ import annotations
 import copy
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from jsam.mechanism.contract import Contract
-from jsam.privacy import Round
-from jsam.runs.noise_plan import Preparation
-from jsam.runs.noise_source import noise_of_trial
+from jsam.runs.noise_plan import NoisePlan
+from jsam.runs.noise_source import NoiseSource, noise_of_trial
 from jsam.runs.settings import TrainingSettings
-from jsam.training.clipping import ClippedSum, ClippingEngine, cross_entropy, sample_weights
-from jsam.training.clipping.precision import checked_precision
+from jsam.training.clipping import cross_entropy
+from jsam.training.clipping.model_checks import obstacle, trainable_owners
+from jsam.training.eager_rounds import EagerRounds
 from jsam.training.environment import device_named
-from jsam.training.evaluation import evaluate
-from jsam.training.parallel_trials import Slots, slot_key
-from jsam.training.round_noise import combined_std, round_noise
+from jsam.training.graphs import GraphRounds, ReplayedRounds, batch_sizes, longest_block, replayable
+from jsam.training.loaded_task import DeviceData, LoadedTask
+from jsam.training.partition import Partition
+from jsam.training.round_loop import NotFiniteError, RoundMaker, made_rounds
 from jsam.training.task import Task
 
 
@@ -52,6 +54,48 @@ class TrialResult:
     share_clipped: float
     diverged: bool
     seconds: float
+
+
+class RunningTrial:
+    """A trial under way; `advance` makes its next round, and nothing is stored."""
+
+    def __init__(self, trial: Trial, maker: Callable[[NoisePlan, NoiseSource], RoundMaker]) -> None:
+        self._trial, self._began = trial, time.perf_counter()
+        plan = NoisePlan.of(trial.contract, trial.settings, trial.task.partition.sizes)
+        self._rounds = made_rounds(maker(plan, noise_of_trial(trial.settings)))
+        self._curve: list[tuple[int, float]] = []
+        self._loss: float | None = None
+        self._norms: list[float] = []
+        self._clipped: list[float] = []
+        self._diverged = False
+
+    def advance(self) -> bool:
+        """Whether there was another round."""
+        try:
+            made = next(self._rounds, None)
+        except NotFiniteError:
+            self._diverged = True
+            return False
+        if made is None:
+            return False
+        metrics = made.metrics
+        self._norms.append(metrics["gradient_norm"])
+        self._clipped.append(metrics["share_clipped"])
+        if "accuracy" in metrics:
+            self._curve.append((made.rounds_done, metrics["accuracy"]))
+            self._loss = metrics["loss"]
+        return True
+
+    def result(self) -> TrialResult:
+        return TrialResult(
+            accuracy=1 / self._trial.task.dataset.num_classes if self._diverged else self._curve[-1][1],
+            loss=None if self._diverged else self._loss,
+            curve=tuple(self._curve),
+            gradient_norm=_mean(self._norms),
+            share_clipped=_mean(self._clipped),
+            diverged=self._diverged,
+            seconds=time.perf_counter() - self._began,
+        )
 
 
 def run_trials(
@@ -96,17 +140,17 @@ def _run_distinct(
 ) -> Iterator[tuple[int, TrialResult]]:
     alike: dict[Any, list[tuple[int, Trial]]] = {}
     for index, trial in trials:
-        key = slot_key(trial)
+        key = _slot_key(trial)
         if key is None and late():
             return
         if key is None:
-            yield index, _Run(trial).go(tell)
+            yield index, _run_alone(trial, tell)
         else:
             alike.setdefault(key, []).append((index, trial))
     for group in alike.values():
         if late():
             return
-        yield from Slots(group, at_once or _slots_for(group[0][1])).go(tell, late)
+        yield from _Slots(group, at_once or _slots_for(group[0][1])).go(tell, late)
 
 
 def _slots_for(trial: Trial) -> int:
@@ -114,81 +158,91 @@ def _slots_for(trial: Trial) -> int:
     return 5 if trial.task.num_parameters < 100_000 else 2
 
 
-class _Run:
-    def __init__(self, trial: Trial) -> None:
-        task, self.settings = trial.task, trial.settings
-        self.device = device_named(self.settings.device)
-        self.noise = noise_of_trial(self.settings)
-        self.preparation = Preparation.of(trial.contract, self.settings, task.partition.sizes)
-        self.task, self.loss = task, task.loss or cross_entropy
-        self.model = copy.deepcopy(task.model).to(self.device).train()
-        self.precision = checked_precision(self.settings.precision, self.device)
-        self.engine = ClippingEngine(
-            self.model, clip_norm=self.settings.clip_norm, loss=self.loss, precision=self.precision
-        )
-        self.inputs = torch.from_numpy(task.dataset.train_inputs).to(self.device)
-        self.targets = torch.from_numpy(task.dataset.train_targets).to(self.device)
-        self.velocity: torch.Tensor | None = None
+def _run_alone(trial: Trial, tell: Callable[[int], None]) -> TrialResult:
+    task = LoadedTask(_own_task(trial), trial.settings, device_named(trial.settings.device))
+    running = RunningTrial(trial, lambda plan, noise: EagerRounds(plan, task, noise))
+    while running.advance():
+        tell(1)
+    return running.result()
 
-    def go(self, progress: Callable[[int], None]) -> TrialResult:
-        began, settings = time.perf_counter(), self.settings
-        curve: list[tuple[int, float]] = []
-        norms: list[float] = []
-        clipped: list[float] = []
-        loss: float | None = None
-        diverged = False
-        for drawn in self.preparation.schedule:
-            found = self._clipped_sum(drawn)
-            norm = found.signal
-            diverged = not (math.isfinite(norm) and math.isfinite(found.mean_loss))
-            if diverged:
-                break
-            norms.append(norm)
-            clipped.append(found.share_clipped)
-            self._step(found, drawn)
-            done = drawn.index + 1
-            if done % settings.evaluate_every == 0 or done == settings.rounds:
-                accuracy, loss = self._evaluation()
-                curve.append((done, accuracy))
-            progress(1)
-        return TrialResult(
-            accuracy=1 / self.task.dataset.num_classes if diverged else curve[-1][1],
-            loss=None if diverged else loss,
-            curve=tuple(curve),
-            gradient_norm=sum(norms) / len(norms) if norms else math.nan,
-            share_clipped=sum(clipped) / len(clipped) if clipped else math.nan,
-            diverged=diverged,
-            seconds=time.perf_counter() - began,
-        )
 
-    def _clipped_sum(self, drawn: Round) -> ClippedSum:
-        held = [torch.from_numpy(self.task.partition.indices[k]) for k in drawn.clients.tolist()]
-        sizes = [len(rows) for rows in held]
-        weights = sample_weights(sizes, drawn.multiplicities.tolist(), self.settings.per_round, device=self.device)
-        server = torch.tensor(self.preparation.update_weights(drawn), dtype=torch.float32, device=self.device)
-        weights = weights * server.repeat_interleave(torch.tensor(sizes, device=self.device))
-        rows = torch.cat(held).to(self.device)
-        return self.engine.clipped_sum(self.inputs[rows], self.targets[rows], weights)
+class _Slots:
+    """Trials that agree in all that a graph fixes: data, model, clip norm, momentum, precision and batch sizes."""
 
-    @torch.no_grad()
-    def _step(self, found: ClippedSum, drawn: Round) -> None:
-        settings, preparation = self.settings, self.preparation
-        std = combined_std(preparation.releases(drawn), preparation.update_weights(drawn), settings.per_round)
-        size, source = self.engine.parameter_count, self.noise
-        noise = round_noise(std, size, source=source, index=drawn.index, device=self.device)
-        gradient = (found.gradient + noise).to(torch.float32)
-        if settings.momentum:
-            self.velocity = gradient if self.velocity is None else self.velocity.mul_(settings.momentum).add_(gradient)
-            gradient = self.velocity
-        parameters = dict(self.model.named_parameters())
-        for name, piece in self.engine.unflatten(gradient).items():
-            parameters[name].add_(piece, alpha=-settings.learning_rate_at(drawn.index))
+    def __init__(self, trials: Sequence[tuple[int, Trial]], count: int) -> None:
+        self._waiting = deque(trials)
+        first = trials[0][1]
+        device = device_named(first.settings.device)
+        data = DeviceData.of(first.task.dataset, device)
+        sizes = {n for _, trial in trials for n in _batch_size_counts(trial.task.partition, trial.settings.per_round)}
+        self._slots = [
+            GraphRounds(
+                LoadedTask(_own_task(first), first.settings, device, data),
+                sizes=batch_sizes(tuple(sizes)),
+                block=max(longest_block(trial.settings) for _, trial in trials),
+                momentum=first.settings.momentum,
+            )
+            for _ in range(min(count, len(trials)))
+        ]
 
-    def _evaluation(self) -> tuple[float, float | None]:
-        dataset = self.task.dataset
-        inputs = torch.from_numpy(dataset.test_inputs).to(self.device)
-        targets = torch.from_numpy(dataset.test_targets).to(self.device)
-        found = evaluate(
-            self.model, inputs, targets, num_classes=dataset.num_classes, loss=self.loss, precision=self.precision
-        )
-        return found.accuracy, found.loss if math.isfinite(found.loss) else None
+    def go(self, progress: Callable[[int], None], late: Callable[[], bool]) -> Iterator[tuple[int, TrialResult]]:
+        """Results as they come; each slot has a block queued at all times. When it is late, what waits is left."""
+        running: dict[int, tuple[int, RunningTrial]] = {}
+        try:
+            while self._waiting or running:
+                for number, slot in enumerate(self._slots):
+                    if late():
+                        self._waiting.clear()
+                    if number not in running and self._waiting:
+                        index, trial = self._waiting.popleft()
+                        running[number] = index, _begun(trial, slot)
+                    if number not in running:
+                        continue
+                    index, under_way = running[number]
+                    if under_way.advance():
+                        progress(1)
+                    else:
+                        yield index, under_way.result()
+                        del running[number]
+        finally:
+            for slot in self._slots:
+                slot.wait()
+
+
+def _begun(trial: Trial, slot: GraphRounds) -> RunningTrial:
+    weights = trial.task.model.state_dict()
+    return RunningTrial(
+        trial, lambda plan, noise: ReplayedRounds(plan, trial.task.partition, noise, slot, weights=weights)
+    )
+
+
+def _batch_size_counts(partition: Partition, per_round: int) -> tuple[int, ...]:
+    """Batch sizes that any schedule can have, where all clients are of one size; else a few that cover them."""
+    largest = sorted(partition.sizes)[-per_round:]
+    sizes = range(1, len(largest) + 1)
+    return tuple(sum(largest[-count:]) for count in sizes)
+
+
+def _slot_key(trial: Trial) -> tuple[Any, ...] | None:
+    """Trials of one key can share slots; None where a trial must be made by itself."""
+    settings, task = trial.settings, trial.task
+    device = device_named(settings.device)
+    if device.type != "cuda":
+        return None
+    if not replayable(task.model, task.loss or cross_entropy, task.dataset.train_inputs):
+        return None
+    if obstacle(trainable_owners(task.model)) is not None:
+        return None
+    shapes = tuple((name, tuple(value.shape)) for name, value in task.model.state_dict().items())
+    trained = tuple(name for name, value in task.model.named_parameters() if value.requires_grad)
+    fixed = settings.clip_norm, settings.momentum, settings.precision
+    return id(task.dataset), str(device), str(task.model), shapes, trained, *fixed
+
+
+def _own_task(trial: Trial) -> Task:
+    """The trial's task with a copy of its model."""
+    return replace(trial.task, model=copy.deepcopy(trial.task.model))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

@@ -17,7 +17,6 @@ import json
 import logging
 import math
 import os
-import tomllib
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.client.policy import Policy
 from jsam.campaign.names import ALLOWED, is_name
 from jsam.errors import InputError
-from jsam.files import keep_private, make_folder, private, write_atomically
+from jsam.files import keep_private, make_folder, private, read_toml, write_atomically
 
 # Flower's simulation engine gives its nodes a number and nothing else; whoever starts it says here where clients live.
 SIMULATED_CLIENTS = "JSAM_FLOWER_CLIENTS"
@@ -63,12 +62,7 @@ class ClientFiles:
     def load(cls, path: Path | str, *, sensitivity: float | None = None) -> ClientFiles:
         """`sensitivity` replaces the file's where it is given."""
         path = Path(path)
-        try:
-            stored = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"client file {path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise InputError(f"client file {path} is not TOML: {error}") from error
+        stored = read_toml(path, "client file")
         if sensitivity is not None:
             stored["sensitivity"] = sensitivity
         unknown = sorted(stored.keys() - set(_FIELDS))

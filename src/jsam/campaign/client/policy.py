@@ -22,7 +22,6 @@ implies.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -32,6 +31,7 @@ from jsam.campaign.checked import number, whole_number
 from jsam.campaign.statement import NOTHING, Total, total
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError
+from jsam.files import read_toml
 from jsam.privacy import Adjacency
 
 # A product of two floats agrees to this (relative), whatever the machine.
@@ -96,12 +96,7 @@ class Policy:
 
     @classmethod
     def load(cls, path: Path | str) -> Policy:
-        try:
-            stored = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"policy {path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise InputError(f"policy {path} is not TOML: {error}") from error
+        stored = read_toml(path, "policy")
         try:
             return cls.from_dict(stored)
         except InputError as error:

@@ -12,7 +12,7 @@ from jsam.campaign.server.asking import Office, ask_clients
 from jsam.campaign.server.storage import Agreement, NobodyLeftError, Report, ServerStorage, reasons
 from jsam.campaign.terms import Terms
 from jsam.errors import ReportError
-from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_plan import NoisePlan
 
 logger = logging.getLogger(__name__)
 
@@ -62,14 +62,14 @@ def withdraw(office: Office, names: Iterable[str]) -> None:
     ask_clients(office, dict.fromkeys(online, question), lambda *_: None, seconds=seconds)
 
 
-def prepared(rules: CampaignRules, reports: Mapping[str, Report]) -> Preparation:
+def prepared(rules: CampaignRules, reports: Mapping[str, Report]) -> NoisePlan:
     """Contract, schedule and noise for those who reported."""
     names = list(reports)
     contract = rules.contract(names, [reports[name].sensitivity for name in names])
-    return Preparation.of(contract, rules.training, tuple(reports[name].samples for name in names))
+    return NoisePlan.of(contract, rules.training, tuple(reports[name].samples for name in names))
 
 
-def terms_of(rules: CampaignRules, preparation: Preparation, reports: Mapping[str, Report]) -> dict[str, Terms]:
+def terms_of(rules: CampaignRules, preparation: NoisePlan, reports: Mapping[str, Report]) -> dict[str, Terms]:
     """An offer for each client whose privacy is bought."""
     contract, training = preparation.contract, rules.training
     inputs = rules.inputs(contract.num_clients, contract.loss_weight)

@@ -38,11 +38,11 @@ from jsam.campaign.server.answers import UnusableError, checked_report, plain
 from jsam.campaign.server.storage import Agreement, ModelState, Report
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError, JsamError
-from jsam.files import keep_private, make_folder, write_atomically
+from jsam.files import keep_private, make_folder, read_json, write_atomically
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.contract_files import contract_from_dict, load_contract, storable
 from jsam.privacy import Ledger, Schedule
-from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.run_folder import RUN_FORMAT, MetricsFile, RunFolder, write_json
 
 logger = logging.getLogger(__name__)
@@ -267,13 +267,7 @@ class ServerStore:
         return self._read(name) if (self.path / name).exists() else None
 
     def _read(self, name: str) -> dict[str, Any]:
-        try:
-            stored = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise JsamError(f"{self.path / name} cannot be read; restore it from a copy") from error
-        if not isinstance(stored, dict):
-            raise JsamError(f"{self.path / name} is damaged; restore it from a copy")
-        return stored
+        return read_json(self.path / name, error=JsamError, advice="restore it from a copy")
 
 
 def _as_dict(agreement: Agreement) -> dict[str, Any]:
@@ -285,6 +279,6 @@ def _as_dict(agreement: Agreement) -> dict[str, Any]:
 
 
 def _agreement(rules: CampaignRules, contract: Contract, schedule: Schedule, stored: Mapping[str, Any]) -> Agreement:
-    preparation = Preparation.of(contract, rules.training, tuple(stored["samples"]), schedule)
+    preparation = NoisePlan.of(contract, rules.training, tuple(stored["samples"]), schedule)
     terms = {name: Terms.from_dict(values) for name, values in stored["terms"].items()}
     return Agreement(preparation=preparation, terms=terms, declined=stored["declined"])

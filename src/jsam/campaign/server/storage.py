@@ -16,7 +16,7 @@ from jsam.campaign.terms import Terms
 from jsam.errors import JsamError
 from jsam.mechanism.contract import Contract
 from jsam.privacy import Ledger, Schedule
-from jsam.runs.noise_plan import Preparation
+from jsam.runs.noise_plan import NoisePlan
 
 
 class NobodyLeftError(JsamError):
@@ -39,7 +39,7 @@ class Agreement:
     second offer is in contract and schedule but not in `terms`: its slots stay empty.
     """
 
-    preparation: Preparation
+    preparation: NoisePlan
     terms: Mapping[str, Terms]
     declined: Mapping[str, str]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from jsam.mechanism.audit.contract_checks import total_cost
 from jsam.mechanism.audit.misreports import prior_of
-from jsam.mechanism.audit.report import Check, Violation, passed_or_violated
+from jsam.mechanism.audit.report import Check, judged
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families.base import Mechanism
 from jsam.mechanism.market import SMALLEST, Market
@@ -46,11 +46,8 @@ def check_budget(
         over = probability - kept
         seen = f"what is due stays within the budget {budget:g} in {kept:.1%} of {count} drawn markets"
         wanted = f"{probability:.1%} are stated"
-    broken = []
-    if not over <= allowed:
-        message = f"{seen}; {wanted}: {over:.3g} beyond, above {allowed:.3g}, which is four standard errors"
-        broken.append(Violation(check="budget", client=None, value=over, tolerance=allowed, message=message))
-    return passed_or_violated("budget", broken, f"{seen}; {wanted}", value=over, tolerance=allowed)
+    broken = f"{seen}; {wanted}: {over:.3g} beyond, above {allowed:.3g}, which is four standard errors"
+    return judged("budget", over, allowed, fine=f"{seen}; {wanted}", broken=broken)
 
 
 def _outlay(market: Market, mechanism: Mechanism, payments: bool, rng: np.random.Generator) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.audit.misreports import prior_of
-from jsam.mechanism.audit.report import Check, Violation, passed_or_violated
+from jsam.mechanism.audit.report import Check, Violation, judged, passed_or_violated
 from jsam.mechanism.audit.virtual_costs import bracket, cdf
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.market import Market
@@ -63,19 +63,17 @@ def check_rationality(contract: Contract) -> tuple[Check, float]:
     scale = np.maximum(np.maximum(np.abs(contract.payments), cost), 1e-9 * float(contract.payments.sum()))
     loss = np.where(utility < 0, -utility / np.maximum(scale, np.finfo(np.float64).tiny), 0.0)
     k, lowest = int(np.argmax(loss)), int(np.argmin(utility))
-    found = []
-    if not loss[k] <= RATIONALITY:
-        message = (
-            f"client {contract.ids[k]!r} loses {-utility[k]:.6g} by taking part truthfully: it is paid"
-            f" {contract.payments[k]:.6g} for a cost of {cost[k]:.6g}, a loss of {loss[k]:.3g} of the larger, above"
-            f" {RATIONALITY:g}"
-        )
-        found.append(_violation("rationality", contract.ids[k], float(loss[k]), RATIONALITY, message))
-    fine = (
-        f"no client loses by telling the truth; the lowest utility is {utility[lowest]:.6g} ({contract.ids[lowest]!r})"
-    )
-    check = passed_or_violated(
-        "rationality", found, fine, value=float(loss[k]), tolerance=RATIONALITY, client=contract.ids[lowest]
+    name, lowest_name = contract.ids[k], contract.ids[lowest]
+    check = judged(
+        "rationality",
+        float(loss[k]),
+        RATIONALITY,
+        client=name,
+        at=lowest_name,
+        fine=f"no client loses by telling the truth; the lowest utility is {utility[lowest]:.6g} ({lowest_name!r})",
+        broken=f"client {name!r} loses {-utility[k]:.6g} by taking part truthfully: it is paid"
+        f" {contract.payments[k]:.6g} for a cost of {cost[k]:.6g}, a loss of {loss[k]:.3g} of the larger, above"
+        f" {RATIONALITY:g}",
     )
     return check, float(utility[lowest])
 

@@ -20,13 +20,7 @@ class Violation:
     message: str
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "check": self.check,
-            "client": self.client,
-            "value": _plain(self.value),
-            "tolerance": self.tolerance,
-            "message": self.message,
-        }
+        return {**vars(self), "value": _plain(self.value)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +36,8 @@ class Check:
     violations: tuple[Violation, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "status": self.status,
-            "value": _plain(self.value),
-            "tolerance": self.tolerance,
-            "client": self.client,
-            "message": self.message,
-        }
+        stated = {name: value for name, value in vars(self).items() if name != "violations"}
+        return {**stated, "value": _plain(self.value)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,3 +112,22 @@ def passed_or_violated(
         message=worst.message if worst else message,
         violations=tuple(violations),
     )
+
+
+def judged(
+    name: str,
+    value: float,
+    tolerance: float,
+    *,
+    fine: str,
+    broken: str,
+    client: str | None = None,
+    at: str | None = None,
+) -> Check:
+    """A check of one number: it passes with the sentence `fine` up to the tolerance, and fails with `broken` above.
+
+    A violation names `client`; a passed check names `at`, which is the same client unless given. NaN fails.
+    """
+    found = Violation(check=name, client=client, value=float(value), tolerance=tolerance, message=broken)
+    violations = [] if value <= tolerance else [found]
+    return passed_or_violated(name, violations, fine, value=value, tolerance=tolerance, client=at or client)

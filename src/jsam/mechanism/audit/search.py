@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray
+from jsam.mechanism.weights import Weights
 
 STARTS = 4
 KEEP = 3
@@ -26,19 +27,25 @@ class Problem:
     """The server's problem for given virtual costs and equal data shares (docs/theory.md, "The problem")."""
 
     virtual_costs: FloatArray
-    loss_weight: float
-    noise_weight: float
-    bias_weight: float
-    max_selection_prob: float
-    max_epsilon: float
+    weights: Weights
+
+    @property
+    def max_selection_prob(self) -> float:
+        cap = self.weights.max_selection_prob
+        return 1.0 if cap is None else cap
+
+    @property
+    def max_epsilon(self) -> float:
+        cap = self.weights.max_epsilon
+        return math.inf if cap is None else cap
 
     def bias(self, p: FloatArray) -> FloatArray:
-        return np.asarray(self.bias_weight * np.abs(p - 1 / p.shape[1]).sum(axis=1))
+        return np.asarray(self.weights.bias_weight * np.abs(p - 1 / p.shape[1]).sum(axis=1))
 
     def root(self, p: FloatArray, eps: FloatArray) -> FloatArray:
         with np.errstate(divide="ignore", invalid="ignore"):
             noise = np.where(p > 0, (p / eps) ** 2, 0.0).sum(axis=1)
-        return np.asarray(np.sqrt(self.bias(p) ** 2 + self.noise_weight * noise))
+        return np.asarray(np.sqrt(self.bias(p) ** 2 + self.weights.noise_weight * noise))
 
     def best_epsilons(self, p: FloatArray) -> FloatArray:
         """The budgets that are best for each row of p.
@@ -47,29 +54,29 @@ class Problem:
         round shrinks an error in log R to a third at most, and the objective feels only the square of what is left.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
-            free = np.cbrt(self.loss_weight * self.noise_weight * p * p / self.virtual_costs)
+            free = np.cbrt(self.weights.loss_weight * self.weights.noise_weight * p * p / self.virtual_costs)
         selected = p > 0
         free, capped = np.where(selected, free, math.inf), np.where(selected, self.max_epsilon, math.inf)
         d2, root = self.bias(p) ** 2, np.ones(len(p))
         for _ in range(24):
             eps = np.minimum(free / np.cbrt(root)[:, None], capped)
-            root = np.sqrt(d2 + self.noise_weight * ((p / eps) ** 2).sum(axis=1))
+            root = np.sqrt(d2 + self.weights.noise_weight * ((p / eps) ** 2).sum(axis=1))
         return np.where(selected, eps, 0.0)
 
     def values(self, p: FloatArray, eps: FloatArray | None = None) -> FloatArray:
         """The objective of rows of p, with the best ε unless given."""
         eps = self.best_epsilons(p) if eps is None else eps
-        return np.asarray(self.loss_weight * (self.bias(p) + self.root(p, eps)) + eps @ self.virtual_costs)
+        return np.asarray(self.weights.loss_weight * (self.bias(p) + self.root(p, eps)) + eps @ self.virtual_costs)
 
     def slope(self, p: FloatArray) -> tuple[float, FloatArray]:
         """Logarithm of the value at one p and its gradient; ε moves along, but to first order that does not count."""
         rows = p[None, :]
         eps = self.best_epsilons(rows)
         value, root, d = float(self.values(rows, eps)[0]), self.root(rows, eps)[0], self.bias(rows)[0]
-        away = self.bias_weight * np.sign(p - 1 / len(p))
+        away = self.weights.bias_weight * np.sign(p - 1 / len(p))
         with np.errstate(divide="ignore", invalid="ignore"):
-            noise = np.where(p > 0, self.noise_weight * p / eps[0] ** 2, 0.0)
-        return math.log(value), self.loss_weight * (away * (1 + d / root) + noise / root) / value
+            noise = np.where(p > 0, self.weights.noise_weight * p / eps[0] ** 2, 0.0)
+        return math.log(value), self.weights.loss_weight * (away * (1 + d / root) + noise / root) / value
 
 
 def least_objective(problem: Problem, *, seed: int = 0) -> tuple[float, FloatArray]:

@@ -11,7 +11,7 @@ from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.audit.contract_checks import is_sound, loss_bound, total_cost
 from jsam.mechanism.audit.misreports import Probe, round_numbers
 from jsam.mechanism.audit.payment_integral import Area
-from jsam.mechanism.audit.report import Check, Violation, passed_or_violated
+from jsam.mechanism.audit.report import Check, Violation, judged, passed_or_violated
 from jsam.mechanism.audit.search import Problem, least_objective, least_simple_objective
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families.base import Mechanism
@@ -25,7 +25,6 @@ CONSISTENCY = 1e-6
 OBJECTIVE = 1e-9
 OBJECTIVE_ON_CURVE = 1e-6  # max_selection_prob declares points of a curve, which miss the optimum by less
 OBJECTIVE_IN_RANGE = 5e-3  # max_epsilon declares a range, seen to miss the optimum by 1.1e-3 for a few clients
-OPTIMAL = ("jsam", "jsam-ci")  # who claims the least objective of all
 SEARCH_UP_TO = 6
 ROUND, ROUND_TIMES_MARKET = 16, 2_000  # round reports planned as whole markets; fewer the larger the market is
 
@@ -44,12 +43,14 @@ def check_truthfulness(market: Market, probes: list[Probe], *, held: bool) -> Ch
             name="truthfulness", status="not claimed", value=gain, tolerance=GAIN, client=name, message=message
         )
     liars = sum(found.relative_gain > GAIN for found in probes)
-    found = []
-    if not gain <= GAIN:
-        message = f"{lie}, above {GAIN:g}; {liars} of {len(probes)} audited clients gain by lying"
-        found.append(Violation(check="truthfulness", client=name, value=gain, tolerance=GAIN, message=message))
-    fine = f"no lie pays: the best, by client {name!r}, changes its utility by {gain:.3g} of the larger payment"
-    return passed_or_violated("truthfulness", found, fine, value=gain, tolerance=GAIN, client=name)
+    return judged(
+        "truthfulness",
+        gain,
+        GAIN,
+        client=name,
+        fine=f"no lie pays: the best, by client {name!r}, changes its utility by {gain:.3g} of the larger payment",
+        broken=f"{lie}, above {GAIN:g}; {liars} of {len(probes)} audited clients gain by lying",
+    )
 
 
 def check_monotonicity(market: Market, probes: list[Probe], *, held: bool) -> Check:
@@ -57,21 +58,17 @@ def check_monotonicity(market: Market, probes: list[Probe], *, held: bool) -> Ch
     worst = max(probes, key=lambda found: found.rise[0])
     (rise, low, high), name = worst.rise, market.name_of(worst.client)
     text = f"client {name!r} would sell {rise:.3g} more ε, relatively, by reporting {high:.9g} instead of {low:.9g}"
-    found = []
-    if not rise <= RISE and held:
-        message = f"{text}: its ε must not rise with its report by more than {RISE:g}"
-        found.append(Violation(check="monotonicity", client=name, value=rise, tolerance=RISE, message=message))
-    if not rise <= RISE and not held:
-        return Check(
-            name="monotonicity",
-            status="not claimed",
-            value=rise,
-            tolerance=RISE,
-            client=name,
-            message=f"not claimed: {text}",
-        )
-    fine = f"nobody's ε rises with its own report at any of {sum(len(x.scan) for x in probes)} reports tried"
-    return passed_or_violated("monotonicity", found, fine, value=rise, tolerance=RISE, client=name)
+    check = judged(
+        "monotonicity",
+        rise,
+        RISE,
+        client=name,
+        fine=f"nobody's ε rises with its own report at any of {sum(len(x.scan) for x in probes)} reports tried",
+        broken=f"{text}: its ε must not rise with its report by more than {RISE:g}",
+    )
+    if held or check.status == "passed":
+        return check
+    return replace(check, status="not claimed", message=f"not claimed: {text}", violations=())
 
 
 def check_payments(
@@ -85,22 +82,17 @@ def check_payments(
     i = int(np.argmax(errors))
     found, area, error = probes[i], areas[i], errors[i]
     name = market.name_of(found.client)
-    broken = []
-    if not error <= PAYMENT:
-        if area.settled:
-            message = (
-                f"client {name!r} is paid {found.payment:.9g}, but c ε plus the area under its ε is {area.payment:.9g}:"
-                f" {error:.3g} apart, above {PAYMENT:g} relative"
-            )
-        else:
-            message = (
-                f"client {name!r} has an ε that jumps too often to integrate: the area is known only within"
-                f" {area.error:.3g}, above {PAYMENT:g} of its payment {found.payment:.9g}"
-            )
-        broken.append(Violation(check="payments", client=name, value=error, tolerance=PAYMENT, message=message))
-    broken += _false_bound(market, contract, probes, areas)
+    broken = (
+        f"client {name!r} is paid {found.payment:.9g}, but c ε plus the area under its ε is {area.payment:.9g}:"
+        f" {error:.3g} apart, above {PAYMENT:g} relative"
+        if area.settled
+        else f"client {name!r} has an ε that jumps too often to integrate: the area is known only within"
+        f" {area.error:.3g}, above {PAYMENT:g} of its payment {found.payment:.9g}"
+    )
     fine = f"payments equal c ε plus the area under ε within {error:.3g} relative"
-    return passed_or_violated("payments", broken, fine, value=error, tolerance=PAYMENT, client=name)
+    check = judged("payments", error, PAYMENT, client=name, fine=fine, broken=broken)
+    violations = [*check.violations, *_false_bound(market, contract, probes, areas)]
+    return passed_or_violated("payments", violations, fine, value=error, tolerance=PAYMENT, client=name)
 
 
 def _false_bound(market: Market, contract: Contract, probes: list[Probe], areas: list[Area]) -> list[Violation]:
@@ -147,10 +139,10 @@ def with_answers(feasible: Check, market: Market, probes: list[Probe]) -> Check:
     return feasible
 
 
-def check_objective(contract: Contract, *, seed: int) -> Check:
+def check_objective(contract: Contract, *, claimed: bool, seed: int) -> Check:
     """For a handful of clients: is there a better contract?"""
     N, v = contract.num_clients, contract.virtual_costs
-    if contract.mechanism not in OPTIMAL:
+    if not claimed:
         message = f"{contract.mechanism} does not claim the least objective of all"
         return Check(name="objective", status="not claimed", message=message)
     if not np.isfinite(v).all() or not is_sound(contract):
@@ -159,29 +151,21 @@ def check_objective(contract: Contract, *, seed: int) -> Check:
     tolerance = OBJECTIVE if contract.max_selection_prob is None else OBJECTIVE_ON_CURVE
     if contract.max_epsilon is not None:
         tolerance = OBJECTIVE_IN_RANGE
-    problem = Problem(
-        virtual_costs=v,
-        loss_weight=contract.loss_weight,
-        noise_weight=contract.noise_weight,
-        bias_weight=contract.bias_weight,
-        max_selection_prob=1.0 if contract.max_selection_prob is None else contract.max_selection_prob,
-        max_epsilon=math.inf if contract.max_epsilon is None else contract.max_epsilon,
-    )
+    problem = Problem(virtual_costs=v, weights=contract.weights)
     thorough = N <= SEARCH_UP_TO
-    found, p = least_objective(problem, seed=seed) if thorough else least_simple_objective(problem)
+    least, p = least_objective(problem, seed=seed) if thorough else least_simple_objective(problem)
     bound = loss_bound(contract.selection_probs, contract.epsilons, contract.noise_weight, contract.bias_weight)
     value = contract.loss_weight * bound + total_cost(v, contract.epsilons)
-    excess = value / found - 1
-    broken = []
-    if not excess <= tolerance:
-        message = (
-            f"the contract's objective {value:.12g} is not the least: selection probabilities {_listed(p)} reach"
-            f" {found:.12g}, better by {excess:.3g}, above {tolerance:g} relative"
-        )
-        broken.append(Violation(check="objective", client=None, value=excess, tolerance=tolerance, message=message))
+    excess = value / least - 1
     searched = "a search over all of p" if thorough else "a search over simple selections alone"
-    fine = f"{searched} finds nothing better than {value:.9g}: its best is {found:.9g}"
-    return passed_or_violated("objective", broken, fine, value=excess, tolerance=tolerance)
+    return judged(
+        "objective",
+        excess,
+        tolerance,
+        fine=f"{searched} finds nothing better than {value:.9g}: its best is {least:.9g}",
+        broken=f"the contract's objective {value:.12g} is not the least: selection probabilities {_listed(p)} reach"
+        f" {least:.12g}, better by {excess:.3g}, above {tolerance:g} relative",
+    )
 
 
 def check_consistency(
@@ -205,15 +189,15 @@ def check_consistency(
         gaps += [(_gap_at_lie(market, mechanism, found, z), found, z) for z in lies]
     gap, found, z = max(gaps, key=lambda item: item[0])
     name = market.name_of(found.client)
-    broken = []
-    if not gap <= CONSISTENCY:
-        message = (
-            f"client {name!r} would be told by `respond` something else than a whole plan gives it when it reports"
-            f" {z:.9g}: {gap:.3g} apart, above {CONSISTENCY:g} relative"
-        )
-        broken.append(Violation(check="consistency", client=name, value=gap, tolerance=CONSISTENCY, message=message))
-    fine = f"`respond` and `plan` agree within {gap:.3g} relative at {len(gaps)} reports"
-    return passed_or_violated("consistency", broken, fine, value=gap, tolerance=CONSISTENCY, client=name)
+    return judged(
+        "consistency",
+        gap,
+        CONSISTENCY,
+        client=name,
+        fine=f"`respond` and `plan` agree within {gap:.3g} relative at {len(gaps)} reports",
+        broken=f"client {name!r} would be told by `respond` something else than a whole plan gives it when it reports"
+        f" {z:.9g}: {gap:.3g} apart, above {CONSISTENCY:g} relative",
+    )
 
 
 def _apart(eps: FloatArray, paid: FloatArray, scale: float) -> float:

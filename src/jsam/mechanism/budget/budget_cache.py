@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,9 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from jsam.errors import JsamError
+from jsam.files import write_atomically
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.market import Market
-from jsam.mechanism.priors import EmpiricalPrior, UniformPrior, scipy_family
+from jsam.mechanism.priors import identity_of
+from jsam.mechanism.registry import is_of_this_package
 
 # The method by which a budget becomes η. Raise it when the same inputs would give another answer.
 VERSION = 4
@@ -49,26 +51,21 @@ class BudgetCache:
     def put(self, key: str | None, plan: dict[str, Any]) -> None:
         if self.folder is None or key is None:
             return
-        with suppress(OSError):
+        with suppress(OSError, JsamError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
-            try:
-                with os.fdopen(handle, "w") as file:
-                    json.dump(plan, file)
-                Path(name).replace(self.folder / f"{key}.json")
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            write_atomically(self.folder / f"{key}.json", json.dumps(plan).encode())
 
 
 def fingerprint(mechanism: RangeMechanism, template: Market, **inputs: Any) -> str | None:
-    """A hash of everything that the answer depends on; None if a prior cannot be described."""
+    """A hash of everything that the answer depends on; None if a prior or a user's own mechanism is part of that."""
+    if not is_of_this_package(mechanism):
+        return None
     priors = []
     for cost, members in template.cost_groups:
-        described = _describe(cost.prior)
-        if described is None:
+        identity = identity_of(cost.prior)
+        if identity is None:
             return None
-        priors.append([described, members.tolist() if len(template.cost_groups) > 1 else len(members)])
+        priors.append([_plain(identity), members.tolist() if len(template.cost_groups) > 1 else len(members)])
     options = {f.name: _plain(getattr(mechanism, f.name)) for f in fields(mechanism) if f.name != "loss_weight"}
     active = mechanism.active(template)
     content = {
@@ -80,15 +77,6 @@ def fingerprint(mechanism: RangeMechanism, template: Market, **inputs: Any) -> s
         **inputs,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:40]
-
-
-def _describe(prior: Any) -> Any:
-    if isinstance(prior, UniformPrior):
-        return ["uniform", prior.bottom, prior.top]
-    if isinstance(prior, EmpiricalPrior):
-        return ["empirical", hashlib.sha256(np.sort(prior.reports).tobytes()).hexdigest()]
-    family = scipy_family(prior)
-    return None if family is None else [family, _plain(prior.args), _plain(sorted(prior.kwds.items()))]
 
 
 def _plain(value: Any) -> Any:

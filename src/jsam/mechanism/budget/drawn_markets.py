@@ -16,7 +16,8 @@ from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.budget.quantiles import LEAST, QuantileTable
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.market import Market
-from jsam.mechanism.solver.allocation import CHUNK, Rule, SortedRows, minimise
+from jsam.mechanism.solver.allocation import CHUNK, Rule, minimise
+from jsam.mechanism.solver.rows import SortedRows
 
 CONFIDENCE = 0.999
 # One-sided quantiles of Student's t at that confidence, for 1, 2, … degrees of freedom.
@@ -88,6 +89,8 @@ class CostSample:
 
     def rough_cost(self, eta: float) -> float:
         """The mean over the first of the draws, to know where to look."""
+        if eta == 0:  # too small for a double: nothing is bought
+            return 0.0
         rule = replace(self._rule, weights=replace(self._rule.weights, loss_weight=eta))
         costs = minimise(rule, self._first, self._first_size).cost
         weights = self._weights[: self._first_size]

@@ -7,9 +7,7 @@ envelope identity (docs/theory.md, "Payments"). The same with half of the panels
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,16 +17,16 @@ from jsam.mechanism.budget.drawn_markets import Tables
 from jsam.mechanism.budget.quantiles import QuantileTable
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.market import Market
-from jsam.mechanism.solver.allocation import CHUNK, Optimum, Rule, SortedRows, budgets, minimise, probs_at
+from jsam.mechanism.solver.allocation import CHUNK, SLACK, Rule, budgets, minimise
 from jsam.mechanism.solver.closed_form import evaluate
-from jsam.mechanism.solver.profiles import two_thirds
+from jsam.mechanism.solver.response import curves
+from jsam.mechanism.solver.rows import MovedRows, SortedRows
 
 PANELS = 16
 NEWTON_STEPS = 3
 # In markets of more clients than this, rents of about so many are computed and the others' filled in.
 ALL_UP_TO, ANCHORS, FIRST_ANCHORS = 64, 32, 8
 MARGIN = 3  # so many clients on either side of the last one that is kept
-SLACK = 1 + 1e-12
 CERTIFIED = 1e-4  # of a payment, where the contract's own payments are taken
 
 
@@ -64,10 +62,10 @@ class DrawnPayments:
             group[members] = number
         self._tables = [table for table, _ in tables.groups]
         c, v, group = self._everything[:, self._active], v[:, self._active], group[self._active]
-        order = np.argsort(v, axis=1, kind="stable")
-        self._c, self._v = np.take_along_axis(c, order, axis=1), np.take_along_axis(v, order, axis=1)
         # Among equal virtual costs the position decides: it knows nothing of the reports.
-        self._position, self._group = order, group[order]
+        by_cost = SortedRows.of(v)
+        self._v, self._order = by_cost.v, by_cost.order
+        self._c, self._group = np.take_along_axis(c, self._order, axis=1), group[self._order]
         self._tops = np.array([table.virtual_costs[-1] for table in self._tables])
         self._scaled: Totals | None = None
         self._last: tuple[float, Totals] | None = None
@@ -124,7 +122,7 @@ class DrawnPayments:
 
     def _chunk(self, rule: Rule, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         v = self._v[rows]
-        base = SortedRows(v)
+        base = SortedRows(v, self._order[rows])
         truth = minimise(rule, base, len(rows))
         ranks = np.arange(v.shape[1])
         p = rule.profiles.probs_at(truth.profile[:, None], ranks)
@@ -136,19 +134,19 @@ class DrawnPayments:
         # Where the tie order decides who is dropped, neighbours' rents have little to do with each other.
         tied = _tied_at_margin(v, counts, self._tables[0].levels)[:, None] if sparse else True
         row, rank = np.nonzero(kept & (_anchors(counts, v.shape[1]) | tied))
-        if not self._mechanism.pays_rents:
+        if self._mechanism.knows_sensitivities:
             return costs, np.zeros(len(rows))
-        position = self._position[rows]
-        which = _possible(rule, base, _Moved(base, v, position, np.arange(len(rows)), ranks[:1], self._tops.max()))
-        one = _Clients(rule=rule, base=base, v=v, position=position, row=row, rank=rank, which=which)
+        markets = np.arange(len(rows))
+        dearest = MovedRows(base, markets, np.zeros_like(markets), np.full(len(rows), self._tops.max()))
+        clients = _Clients(rule=rule, base=base, row=row, rank=rank, which=_possible(rule, base, dearest))
         group = self._group[rows][row, rank]
-        at_top, eps_top = one.at(self._tops[group])
+        at_top, eps_top = clients.at(self._tops[group])
         fine, coarse = np.zeros(len(row)), np.zeros(len(row))
         for number, table in enumerate(self._tables):
             some = np.flatnonzero(group == number)
             if len(some):
                 fine[some], coarse[some] = _rents(
-                    one.take(some),
+                    clients.take(some),
                     table,
                     self._c[rows][row[some], rank[some]],
                     eps[row[some], rank[some]],
@@ -200,7 +198,7 @@ def _every_second(rank: IntArray, rents: FloatArray) -> tuple[IntArray, FloatArr
     return rank[chosen], rents[chosen]
 
 
-def _possible(rule: Rule, base: SortedRows, dearest: _Moved) -> IntArray:
+def _possible(rule: Rule, base: SortedRows, dearest: MovedRows) -> IntArray:
     """Profiles that some client of some of these markets may get.
 
     Raising a report only raises a profile's value, and most so if it is the cheapest client's that goes to the top.
@@ -212,7 +210,7 @@ def _possible(rule: Rule, base: SortedRows, dearest: _Moved) -> IntArray:
 
 
 def _rents(
-    one: _Clients,
+    clients: _Clients,
     table: QuantileTable,
     c: FloatArray,
     eps: FloatArray,
@@ -221,7 +219,7 @@ def _rents(
     eps_top: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
     """∫ ε dz from each report to where the client is dropped: with all panels, and with every second node."""
-    start, top = one.own, table.virtual_costs[-1]
+    start, top = clients.own, table.virtual_costs[-1]
     if len(table.reports) == 2:
         # v is one straight line, so ΔG tells all.
         slope = np.diff(table.reports) / np.diff(table.virtual_costs)
@@ -231,16 +229,16 @@ def _rents(
     end, G, slope = start.copy(), objective.copy(), eps.copy()
     for step in range(NEWTON_STEPS + 1):
         if step:
-            G, slope = one.at(end)
+            G, slope = clients.at(end)
         with np.errstate(divide="ignore", invalid="ignore"):
             ahead = np.where(slope > 0, end + np.maximum(at_top - G, 0.0) / slope, end)
         end = np.minimum(ahead, top)
-    end = np.where(eps_top > 0, top, _held_by_levels(one, table.levels, start, end))
+    end = np.where(eps_top > 0, top, _held_by_levels(clients, table.levels, start, end))
     last = np.maximum(table.report_at(end), c)
     z = c[:, None] + (last - c)[:, None] * np.linspace(0, 1, PANELS + 1)
     v = np.clip(table.virtual_cost(z), start[:, None], np.maximum(end, start)[:, None])
     v[:, 0] = start
-    values = [one.at(v[:, node]) for node in range(1, PANELS + 1)]
+    values = [clients.at(v[:, node]) for node in range(1, PANELS + 1)]
     G = np.stack([objective, *(value for value, _ in values)], axis=1)
     eps = np.stack([eps, *(slope for _, slope in values)], axis=1)
     # What Newton's method has not reached counts as the last panel does.
@@ -248,7 +246,7 @@ def _rents(
     return _panels(z, v, G, eps), _panels(z[:, ::2], v[:, ::2], G[:, ::2], eps[:, ::2])
 
 
-def _held_by_levels(one: _Clients, levels: FloatArray, start: FloatArray, end: FloatArray) -> FloatArray:
+def _held_by_levels(clients: _Clients, levels: FloatArray, start: FloatArray, end: FloatArray) -> FloatArray:
     """Where each client is dropped: `end`, but for what happens on levels of v.
 
     On a level clients tie, and whom the tie order favours is kept and paid up to the last report of the stretch. G does
@@ -259,7 +257,7 @@ def _held_by_levels(one: _Clients, levels: FloatArray, start: FloatArray, end: F
     low, high = first.copy(), np.full(len(start), len(levels))
     while len(some := np.flatnonzero(low < high)):
         middle = (low[some] + high[some]) // 2
-        sells = one.take(some).at(levels[middle])[1] > 0
+        sells = clients.take(some).at(levels[middle])[1] > 0
         low[some], high[some] = np.where(sells, middle + 1, low[some]), np.where(sells, high[some], middle)
     between = np.concatenate([[-math.inf], levels, [math.inf]])
     # The next level, where nothing is sold, is out of reach: its stretch must not be paid for.
@@ -282,72 +280,19 @@ class _Clients:
 
     rule: Rule
     base: SortedRows
-    v: FloatArray  # of the markets, in rising order
-    position: IntArray
     row: IntArray
     rank: IntArray
     which: IntArray
 
     @property
     def own(self) -> FloatArray:
-        return np.asarray(self.v[self.row, self.rank])
+        return np.asarray(self.base.v[self.row, self.rank])
 
     def take(self, some: IntArray) -> _Clients:
         return replace(self, row=self.row[some], rank=self.rank[some])
 
     def at(self, v: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Minimal objective and own ε of each client at its virtual cost v."""
-        G, eps = np.empty(len(v)), np.empty(len(v))
-        step = max(1, CHUNK // max(len(self.which), self.v.shape[1]))
-        for start in range(0, len(v), step):
-            part = slice(start, start + step)
-            moved = _Moved(self.base, self.v, self.position, self.row[part], self.rank[part], v[part])
-            best: Optimum = minimise(self.rule, moved, len(v[part]), self.which)
-            p = probs_at(self.rule, best, moved.place)
-            G[part], eps[part] = best.objective, budgets(p, v[part], best.scale, self.rule.weights.max_epsilon)
-        return G, eps
-
-
-class _Moved:
-    """Sorted markets in each of which one client has moved (`inner.Ranked`)."""
-
-    def __init__(
-        self, base: SortedRows, v: FloatArray, position: IntArray, row: IntArray, rank: IntArray, moved: FloatArray
-    ) -> None:
-        rank, moved = np.broadcast_to(rank, row.shape), np.broadcast_to(moved, row.shape)
-        others = v[row]
-        own = position[row, rank][:, None]
-        before = (others < moved[:, None]) | ((others == moved[:, None]) & (position[row] < own))
-        before[np.arange(len(row)), rank] = False
-        self.place: IntArray = before.sum(axis=1)
-        self._base = base.take(row)
-        self._rank, self._place, self._v = rank[:, None], self.place[:, None], moved[:, None]
-        self._w = two_thirds(self._v)
-        self._last = v.shape[1] - 1
-        self._own, self._own_w = v[row, rank][:, None], two_thirds(v[row, rank])[:, None]
-
-    def take(self, rows: IntArray) -> _Moved:
-        taken = copy.copy(self)
-        taken._base, taken.place = self._base.take(rows), self.place[rows]
-        for name in ("_rank", "_place", "_v", "_w", "_own", "_own_w"):
-            setattr(taken, name, getattr(self, name)[rows])
-        return taken
-
-    def weight_sum(self, count: IntArray) -> FloatArray:
-        return self._sum(self._base.weight_sum, self._own_w, self._w, count)
-
-    def cost_sum(self, count: IntArray) -> FloatArray:
-        return self._sum(self._base.cost_sum, self._own, self._v, count)
-
-    def cost_at(self, rank: IntArray) -> FloatArray:
-        others = rank - (self._place < rank)
-        v = self._base.cost_at(np.minimum(others + (others >= self._rank), self._last))
-        return np.where(rank == self._place, self._v, v)
-
-    def _sum(
-        self, sums: Callable[[IntArray], FloatArray], own: FloatArray, moved: FloatArray, count: IntArray
-    ) -> FloatArray:
-        inside = self._place < count
-        others = count - inside
-        passed = others > self._rank
-        return np.asarray(sums(others + passed) - np.where(passed, own, 0.0) + np.where(inside, moved, 0.0))
+        step = max(1, CHUNK // max(len(self.which), self.base.v.shape[1]))
+        at = curves(self.rule, self.base, self.which, self.row, self.rank, v, step)
+        return at.objective, at.epsilon

@@ -15,7 +15,7 @@ import numpy as np
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.market import SMALLEST
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
-from jsam.mechanism.priors import UniformPrior, scipy_family
+from jsam.mechanism.priors import is_uniform
 
 # Beyond these quantiles, at either end, no market is drawn.
 LEAST = 1e-12
@@ -38,7 +38,7 @@ class QuantileTable:
     def of(cls, cost: VirtualCost) -> QuantileTable:
         """Knots so near to each other that neither F nor v moves much in between."""
         bottom = max(cost.bottom, SMALLEST)  # a report of 0 has no price; the next double has
-        if _uniform(cost):
+        if is_uniform(cost.prior):
             z = np.array([bottom, cost.top])
             return cls(probabilities=np.array([0.0, 1.0]), reports=z, virtual_costs=cost(z), error=0.0)
         tail = np.geomspace(LEAST, 1 / 16, TAIL_RUNGS)
@@ -119,7 +119,3 @@ def _breaks(cost: VirtualCost) -> FloatArray:
     ends = [end for flat in cost.flats for end in (flat.low, flat.high)]
     breaks = np.concatenate([jumps, ends])
     return np.concatenate([np.nextafter(breaks, -np.inf), breaks, np.nextafter(breaks, np.inf)])
-
-
-def _uniform(cost: VirtualCost) -> bool:
-    return isinstance(cost.prior, UniformPrior) or scipy_family(cost.prior) == "uniform"

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 
 from jsam.errors import InputError, ReportError
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.contract import Contract
+from jsam.mechanism.families.description import Need
 from jsam.mechanism.market import Market
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
 from jsam.mechanism.solver.allocation import Rule, allocate
-from jsam.mechanism.solver.closed_form import Weights
 from jsam.mechanism.solver.payments import TOLERANCE, Progress, rents
 from jsam.mechanism.solver.profiles import Profiles
-from jsam.mechanism.solver.response import Ordered, OwnReport
+from jsam.mechanism.solver.response import OwnReport
+from jsam.mechanism.solver.rows import SortedRows
+from jsam.mechanism.weights import Weights, check_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,35 +76,39 @@ class Replanning:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RangeMechanism(ABC):
+class RangeMechanism(Weights, ABC):
     """A mechanism that takes the exact best of a range of profiles and pays the Myerson payments for it.
 
     The range and the weights are fixed before the reports; this alone makes it truthful.
     """
 
-    loss_weight: float
-    noise_weight: float = 1.0
-    bias_weight: float = 1.0
-    max_selection_prob: float | None = None
-    max_epsilon: float | None = None
     tolerance: float = TOLERANCE
 
+    # What `Description` says in words.
+    label: ClassVar[str] = ""  # the name under which the registry knows the class
     truthful: ClassVar[bool] = True
-    pays_rents: ClassVar[bool] = True  # False: just the cost, for a server that knows it
+    optimal: ClassVar[bool] = False
+    chooses_probs: ClassVar[bool] = False
+    knows_sensitivities: ClassVar[bool] = False  # True: it pays just the cost
+    needs: ClassVar[tuple[Need, ...]] = ()
 
     def __post_init__(self) -> None:
-        _check("loss_weight", self.loss_weight, lambda x: x > 0, "a positive number")
-        _check("noise_weight", self.noise_weight, lambda x: x > 0, "a positive number")
-        _check("bias_weight", self.bias_weight, lambda x: 0 <= x <= 1e100, "a number from 0 to 1e100")
-        _check("tolerance", self.tolerance, lambda x: 1e-12 <= x <= 1e-2, "a number from 1e-12 to 0.01")
-        if self.max_selection_prob is not None:
-            _check("max_selection_prob", self.max_selection_prob, lambda x: 0 < x <= 1, "a number above 0, at most 1")
-        if self.max_epsilon is not None:
-            _check("max_epsilon", self.max_epsilon, lambda x: x >= 1e-100, "a number of 1e-100 or more")
+        super().__post_init__()
+        check_number("tolerance", self.tolerance, lambda x: 1e-12 <= x <= 1e-2, "a number from 1e-12 to 0.01")
+
+    # Two mechanisms with equal weights are two mechanisms.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     @property
-    @abstractmethod
-    def name(self) -> str: ...
+    def weights(self) -> Weights:
+        """The weights and caps alone."""
+        return Weights(**{field.name: getattr(self, field.name) for field in fields(Weights)})
+
+    @property
+    def name(self) -> str:
+        """By which commands and stored results know it."""
+        return self.label or f"{type(self).__module__}:{type(self).__qualname__}"
 
     @abstractmethod
     def profiles(self, num_clients: int) -> Profiles:
@@ -121,28 +127,33 @@ class RangeMechanism(ABC):
         return replace(self, loss_weight=loss_weight)
 
     def rule(self, num_clients: int) -> Rule:
-        if self.max_selection_prob is not None and self.max_selection_prob * num_clients < 1 - 1e-12:
+        """The range for so many clients in the running, and the weights; a cap on p that it breaks is refused."""
+        cap = 1.0 if self.max_selection_prob is None else self.max_selection_prob
+        if cap * num_clients < 1 - 1e-12:
             raise InputError(
-                f"max_selection_prob is {self.max_selection_prob:g}: {num_clients} clients cannot share all draws under"
-                f" it; at least 1/{num_clients} = {1 / num_clients:.6g} is needed"
+                f"max_selection_prob is {cap:g}: {num_clients} clients cannot share all draws under it; at least"
+                f" 1/{num_clients} = {1 / num_clients:.6g} is needed"
             )
-        weights = Weights(
-            loss_weight=self.loss_weight,
-            noise_weight=self.noise_weight,
-            bias_weight=self.bias_weight,
-            max_epsilon=self.max_epsilon,
-        )
-        return Rule(profiles=self.profiles(num_clients), weights=weights)
+        profiles = self.profiles(num_clients)
+        self.check_cap(float(profiles.levels.max()))
+        return Rule(profiles=profiles, weights=self.weights)
 
-    def _own(self, market: Market, active: IntArray, rule: Rule, v: FloatArray) -> OwnReport:
-        return OwnReport(rule=rule, base=Ordered.of(v, _tie_order(market, active)))
+    def check_cap(self, most: float) -> None:
+        """Refuse a range whose largest selection probability is `most` if that is above the cap on p."""
+        cap = self.max_selection_prob
+        if cap is not None and most > cap * (1 + 1e-12):
+            raise InputError(
+                f"{self.name} selects a client with probability {Fraction(most).limit_denominator(1_000_000)}, above"
+                f" max_selection_prob {cap:g}; raise the cap or select more clients"
+            )
 
     def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract:
         active = self.active(market)
         rule = self.rule(len(active))
         v_all = self._prices(market)
         v = v_all[active]
-        allocation = allocate(rule, v, _tie_order(market, active))
+        ordered = SortedRows.of(v, _tie_order(market, active))
+        allocation = allocate(rule, ordered)
         if math.isinf(v.max()) and not math.isfinite(allocation.objective):
             k = int(active[int(v.argmax())])
             raise ReportError(
@@ -155,7 +166,7 @@ class RangeMechanism(ABC):
         p[active], eps[active] = allocation.selection_probs, allocation.epsilons
         paid = error = None
         if payments:
-            own = self._own(market, active, rule, v)
+            own = OwnReport(rule=rule, base=ordered)
             paid, error = self._pay(market, active, own, eps, allocation.objective, progress)
         return Contract(
             mechanism=self.name,
@@ -166,11 +177,7 @@ class RangeMechanism(ABC):
             selection_probs=p,
             epsilons=eps,
             payments=paid,
-            loss_weight=self.loss_weight,
-            noise_weight=self.noise_weight,
-            bias_weight=self.bias_weight,
-            max_selection_prob=self.max_selection_prob,
-            max_epsilon=self.max_epsilon,
+            weights=self.weights,
             ironed=market.ironed,
             runner_up=allocation.runner_up,
             payment_error_bound=error,
@@ -193,10 +200,10 @@ class RangeMechanism(ABC):
     ) -> tuple[FloatArray, float]:
         c = market.sensitivities
         paid, error = c * eps, 0.0
-        if not self.pays_rents:
+        if self.knows_sensitivities:
             return paid, error
         rank_of = np.full(market.num_clients, -1)
-        rank_of[active[own.base.order]] = np.arange(len(active))
+        rank_of[active[own.base.order[0]]] = np.arange(len(active))
         for cost, members in market.cost_groups:
             kept = members[(rank_of[members] >= 0) & (eps[members] > 0)]
             kept = kept[np.argsort(rank_of[kept])]
@@ -222,8 +229,9 @@ class RangeMechanism(ABC):
         active = self.active(market)
         if client not in active:
             return Responses(epsilons=np.zeros(len(z)), payments=np.zeros(len(z)))
-        own = self._own(market, active, self.rule(len(active)), self._prices(market)[active])
-        rank = int(np.flatnonzero(active[own.base.order] == client)[0])
+        ordered = SortedRows.of(self._prices(market)[active], _tie_order(market, active))
+        own = OwnReport(rule=self.rule(len(active)), base=ordered)
+        rank = int(np.flatnonzero(active[ordered.order[0]] == client)[0])
         cost = self.price(market.cost_of(client))
         ranks = np.full(len(z), rank)
         at = own.curve(own.everything(ranks), ranks, cost(z))
@@ -231,7 +239,7 @@ class RangeMechanism(ABC):
             return Responses(epsilons=at.epsilon, payments=np.full(len(z), math.nan))
         kept = at.epsilon > 0
         paid = z * at.epsilon
-        if kept.any() and self.pays_rents:
+        if kept.any() and not self.knows_sensitivities:
             paid[kept] += rents(
                 own, ranks[kept], z[kept], at.epsilon[kept], cost, at.objective[kept], tolerance=self.tolerance
             ).rents
@@ -245,8 +253,3 @@ def _tie_order(market: Market, active: IntArray) -> IntArray | None:
     places[active] = np.arange(len(active))
     order = places[market.tie_order]
     return np.asarray(order[order >= 0])
-
-
-def _check(name: str, value: Any, good: Callable[[float], bool], allowed: str) -> None:
-    if not isinstance(value, int | float | np.number) or not math.isfinite(value) or not good(float(value)):
-        raise InputError(f"{name} is {value!r}; it must be {allowed}")

@@ -13,12 +13,9 @@ from jsam.mechanism.pricing.virtual_cost import VirtualCost
 class JSAMCI(JSAM):
     """JSAM with v := c and payments c ε. Clients would gain by exaggerating, so truthfulness is not claimed."""
 
+    label: ClassVar[str] = "jsam-ci"
     truthful: ClassVar[bool] = False
-    pays_rents: ClassVar[bool] = False
-
-    @property
-    def name(self) -> str:
-        return "jsam-ci"
+    knows_sensitivities: ClassVar[bool] = True
 
     def price(self, cost: VirtualCost) -> VirtualCost:
         return VirtualCost(prior=cost.prior, bottom=cost.bottom, top=cost.top, affine=(0.0, 1.0))

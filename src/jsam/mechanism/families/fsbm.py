@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jsam.errors import InputError
 from jsam.mechanism.families.base import RangeMechanism
@@ -13,23 +14,20 @@ from jsam.mechanism.solver.profiles import Profiles, equal_probabilities
 class FSBM(RangeMechanism):
     """The M lowest virtual costs at p = 1/M; it does not count the bias that this causes."""
 
+    label: ClassVar[str] = "fsbm-M"
+
     num_selected: int
 
     @property
     def name(self) -> str:
-        return f"fsbm-{self.num_selected}"
+        return self.label.replace("-M", f"-{self.num_selected}")
 
     def profiles(self, num_clients: int) -> Profiles:
-        check_size(self.name, self.num_selected, num_clients, self.max_selection_prob)
+        self._check_size(num_clients)
         return equal_probabilities(num_clients, self.num_selected)
 
-
-def check_size(name: str, num_selected: int, num_clients: int, max_selection_prob: float | None) -> None:
-    """M must be a possible number of clients and 1/M within the cap."""
-    if not 1 <= num_selected <= num_clients:
-        raise InputError(f"{name} selects {num_selected} of {num_clients} clients; 1 to {num_clients} are possible")
-    if max_selection_prob is not None and max_selection_prob * num_selected < 1 - 1e-12:
-        raise InputError(
-            f"{name} selects each of its clients with probability 1/{num_selected}, above max_selection_prob"
-            f" {max_selection_prob:g}; raise the cap or select more clients"
-        )
+    def _check_size(self, num_clients: int) -> None:
+        if not 1 <= self.num_selected <= num_clients:
+            raise InputError(
+                f"{self.name} selects {self.num_selected} of {num_clients} clients; 1 to {num_clients} are possible"
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.solver.profiles import Profiles, capped_curve, equal_receivers, thresholds
@@ -16,9 +17,9 @@ class JSAM(RangeMechanism):
     capped curve, whose best is within 1e-6 of that. `max_epsilon` adds "h kept, m of them receiving equally".
     """
 
-    @property
-    def name(self) -> str:
-        return "jsam"
+    label: ClassVar[str] = "jsam"
+    optimal: ClassVar[bool] = True
+    chooses_probs: ClassVar[bool] = True
 
     def profiles(self, num_clients: int) -> Profiles:
         cap = self._cap

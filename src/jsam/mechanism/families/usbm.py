@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families.base import RangeMechanism
+from jsam.mechanism.families.description import SELECTION_PROBS, Need
 from jsam.mechanism.market import Market
 from jsam.mechanism.solver.payments import Progress
 from jsam.mechanism.solver.profiles import Profiles, equal_probabilities
@@ -24,11 +26,13 @@ class USBM(RangeMechanism):
     budgets and payments do not depend on it.
     """
 
+    label: ClassVar[str] = "usbm"
+
     selection_probs: Sequence[float] | FloatArray | None = None
 
     @property
     def name(self) -> str:
-        return "usbm" if self.selection_probs is None else "usbm-compensated"
+        return self.label if self.selection_probs is None else CompensatedUSBM.label
 
     def profiles(self, num_clients: int) -> Profiles:
         return equal_probabilities(num_clients, num_clients)
@@ -39,7 +43,16 @@ class USBM(RangeMechanism):
         p = np.asarray(self.selection_probs, dtype=np.float64)
         if p.shape != (market.num_clients,) or not np.all(p > 0) or not np.isclose(p.sum(), 1, rtol=0, atol=1e-9):
             raise InputError(f"selection_probs must be {market.num_clients} positive numbers that sum to 1")
-        if self.max_selection_prob is not None and p.max() > self.max_selection_prob:
-            raise InputError(f"selection_probs reach {p.max():g}, above max_selection_prob {self.max_selection_prob:g}")
+        self.check_cap(float(p.max()))
         contract = super().plan(market, payments=payments, progress=progress)
         return replace(contract, selection_probs=p, update_weights=1 / (market.num_clients * p))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CompensatedUSBM(USBM):
+    """Any p that is given, with updates weighted u/p: unbiased, at USBM's budgets and payments."""
+
+    label: ClassVar[str] = "usbm-compensated"
+    needs: ClassVar[tuple[Need, ...]] = (SELECTION_PROBS,)
+
+    selection_probs: Sequence[float] | FloatArray = field()

@@ -13,7 +13,7 @@ from jsam.mechanism.pricing.histogram import breakpoints, histogram_cost
 from jsam.mechanism.pricing.looks import looked_at
 from jsam.mechanism.pricing.pieces import Pieces
 from jsam.mechanism.pricing.regular import is_proved_regular, kinks_of
-from jsam.mechanism.priors import Prior, UniformPrior, scipy_family, validate_prior
+from jsam.mechanism.priors import Prior, is_uniform, validate_prior
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class VirtualCost:
         """The virtual cost of a prior, ironed if need be."""
         prior = validate_prior(prior)
         bottom, top = (float(x) for x in prior.support())
-        if isinstance(prior, UniformPrior) or scipy_family(prior) == "uniform":
+        if is_uniform(prior):
             return cls(prior=prior, bottom=bottom, top=top, affine=(-bottom, 2.0))
         by_formula = cls(prior=prior, bottom=bottom, top=top)
         edges = breakpoints(prior)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray, IntArray
-from jsam.mechanism.solver.closed_form import Ranked, Values, Weights, evaluate
-from jsam.mechanism.solver.profiles import Profiles, two_thirds
+from jsam.mechanism.contract import RunnerUp
+from jsam.mechanism.solver.closed_form import Ranked, Values, evaluate
+from jsam.mechanism.solver.profiles import Profiles
+from jsam.mechanism.solver.rows import SortedRows
+from jsam.mechanism.weights import Weights
 
 # Rows × profiles evaluated at once: large enough to be quick, small enough for the cache and for memory.
 CHUNK = 1 << 19
 # Profiles tried first where there are quick bounds, to get a value that rules most others out.
 FIRST_TRIES = 8
 # A bound that rounding could break is not a bound.
-FLOOR_SLACK = 1e-12
+SLACK = 1 + 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +41,6 @@ class Optimum:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunnerUp:
-    """The best alternative that keeps another number of clients: evidence of how clear the choice was."""
-
-    num_selected: int
-    objective: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Allocation:
     """Selection probabilities and budgets of one market, in the clients' own order."""
 
@@ -54,36 +48,6 @@ class Allocation:
     epsilons: FloatArray
     objective: float
     runner_up: RunnerUp | None
-
-
-class SortedRows:
-    """Rows of virtual costs, each already in rising order."""
-
-    def __init__(self, v: FloatArray) -> None:
-        self._v = v
-        self._rows: IntArray = np.arange(len(v))[:, None]
-        self._weights = _prefix_sums(two_thirds(v))
-        self._costs = _prefix_sums(v)
-
-    def take(self, rows: IntArray) -> SortedRows:
-        taken = copy.copy(self)
-        taken._rows = self._rows[rows]
-        return taken
-
-    def weight_sum(self, count: IntArray) -> FloatArray:
-        return np.asarray(self._weights[self._rows, count])
-
-    def cost_sum(self, count: IntArray) -> FloatArray:
-        return np.asarray(self._costs[self._rows, count])
-
-    def cost_at(self, rank: IntArray) -> FloatArray:
-        return np.asarray(self._v[self._rows, rank])
-
-
-def _prefix_sums(rows: FloatArray) -> FloatArray:
-    sums = np.zeros((rows.shape[0], rows.shape[1] + 1))
-    np.cumsum(rows, axis=1, out=sums[:, 1:])
-    return sums
 
 
 def minimise(rule: Rule, ranked: Ranked, rows: int, which: IntArray | None = None) -> Optimum:
@@ -158,7 +122,7 @@ def _lower_bounds(rule: Rule, ranked: Ranked, rows: int, which: IntArray) -> Flo
     floors, back = np.unique(floor_of[~alone], return_inverse=True)
     if len(floors):
         values = evaluate(profiles.floors, floors, ranked, rule.weights).objective
-        lower[:, ~alone] = (values * (1 - FLOOR_SLACK))[:, back]
+        lower[:, ~alone] = (values / SLACK)[:, back]
     return lower
 
 
@@ -174,26 +138,14 @@ def budgets(p: FloatArray, v: FloatArray, scale: FloatArray | float, max_epsilon
     return eps if max_epsilon is None else np.minimum(eps, max_epsilon)
 
 
-def sorted_order(v: FloatArray, tie_order: IntArray | None = None) -> IntArray:
-    """Clients by rising v; equals by `tie_order`. A stable sort is slower, so it is used only if there are ties."""
-    order = np.argsort(v)
-    ordered = v[order]
-    if not np.any(ordered[1:] == ordered[:-1]):
-        return order
-    return np.argsort(v, kind="stable") if tie_order is None else tie_order[np.argsort(v[tie_order], kind="stable")]
-
-
-def allocate(rule: Rule, v: FloatArray, tie_order: IntArray | None = None) -> Allocation:
-    """Solve one market. Ties in v go by `tie_order`, which must not depend on the reports (default: position)."""
-    order = sorted_order(v, tie_order)
-    ordered = v[order]
-    ranked = SortedRows(ordered[None, :])
+def allocate(rule: Rule, market: SortedRows) -> Allocation:
+    """Solve one market, a single row."""
+    (order,), (ordered,) = market.order, market.v
     which = np.arange(len(rule.profiles))
-    values = _values(rule, ranked, 1, which, every=True)
+    values = _values(rule, market, 1, which, every=True)
     best = int(values.objective[0].argmin())
     p_ranked = rule.profiles.probabilities(best)
-    N = len(v)
-    p, eps = np.empty(N), np.empty(N)
+    p, eps = np.empty(len(order)), np.empty(len(order))
     p[order] = p_ranked
     eps[order] = budgets(p_ranked, ordered, float(values.scale[0, best]), rule.weights.max_epsilon)
     kept = int((p_ranked > 0).sum())

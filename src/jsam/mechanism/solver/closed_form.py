@@ -14,6 +14,7 @@ import numpy as np
 
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.solver.profiles import Profiles
+from jsam.mechanism.weights import Weights
 
 # Beyond this `a` (a κ next to nothing) the cost is nothing beside the bias, as for κ = 0, and r³ would overflow.
 LARGEST = 1e300
@@ -68,16 +69,6 @@ class Ranked(Protocol):
     def take(self, rows: IntArray) -> Ranked:
         """Some of the rows, in the given order."""
         ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Weights:
-    """The server's taste, fixed before the reports: η, Q, ζ and the largest ε that it may buy."""
-
-    loss_weight: float
-    noise_weight: float
-    bias_weight: float
-    max_epsilon: float | None
 
 
 @dataclass(frozen=True, kw_only=True)

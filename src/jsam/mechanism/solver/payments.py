@@ -17,8 +17,8 @@ from jsam.errors import DivergentPaymentError
 from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
 from jsam.mechanism.pricing.pieces import Pieces
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
-from jsam.mechanism.solver.piecewise_rents import Stretch, integrate
-from jsam.mechanism.solver.quadrature import Cells, Span
+from jsam.mechanism.solver.piecewise_rents import integrate
+from jsam.mechanism.solver.quadrature import ROUNDING, Cells, Stretch
 from jsam.mechanism.solver.response import Block, OwnReport
 
 LEAF = 64  # clients that share a mesh
@@ -27,7 +27,6 @@ FIRST_CELLS = 4
 MOST_CELLS = 1024
 TOLERANCE = 1e-7  # of a payment, certified; the actual error is smaller still
 LOST_DIGITS = 1e-9  # of a payment: a larger rounding error asks for another way
-ROUNDING = 16 * np.finfo(np.float64).eps
 
 Progress = Callable[[int], None]
 
@@ -117,20 +116,20 @@ def _integrate(
         beyond = np.where(dropped.kept, np.nextafter(end, np.inf), end)
         stop = np.maximum(cost.report_at(beyond, reports, far), reports)
         block = own.narrowed(block, start, end)
+    span = Stretch(
+        low=reports,
+        high=stop,
+        v_low=start,
+        v_high=end,
+        G_low=dropped.first_objective,
+        G_high=end_value,
+        eps_low=first_eps,
+        eps_high=end_eps,
+    )
     # Where a client is dropped is known to the rounding of G alone.
     if cost.pieces is not None:
-        stretch = Stretch(
-            low=reports,
-            high=stop,
-            v_low=start,
-            v_high=end,
-            G_low=dropped.first_objective,
-            G_high=end_value,
-            eps_low=first_eps,
-            eps_high=end_eps,
-        )
-        rounding = np.where(dropped.kept | dropped.certain | never, 0.0, _stop_rounding(cost.pieces, stretch))
-        value, bound = integrate(own, block, cost.pieces, stretch, tolerance * reports * first_eps, tolerance)
+        rounding = np.where(dropped.kept | dropped.certain | never, 0.0, _stop_rounding(cost.pieces, span))
+        value, bound = integrate(own, block, cost.pieces, span, tolerance * reports * first_eps, tolerance)
         if never and math.isinf(cost.top):
             near = far * 0.75
             last = own.curve(block, ranks, np.maximum(cost(near), start))
@@ -148,7 +147,6 @@ def _integrate(
     if never:
         # The integral goes on to the end, so it does not depend on where anybody is dropped.
         rounding = np.where(rounding > tolerance * reports * first_eps, 0.0, rounding)
-    span = Span(low=reports, high=stop, v_low=start, v_high=end, G_high=end_value, eps_high=end_eps)
     cells = Cells.over(own, block, cost, span, np.linspace(0, 1, FIRST_CELLS + 1))
     while True:
         value, bound = cells.value.sum(axis=1), cells.bound.sum(axis=1) + rounding

@@ -14,29 +14,11 @@ import numpy as np
 
 from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
 from jsam.mechanism.pricing.pieces import Pieces
-from jsam.mechanism.solver.quadrature import COARSE, FINE, NODES
+from jsam.mechanism.solver.quadrature import COARSE, FINE, NODES, ROUNDING, Stretch
 from jsam.mechanism.solver.response import Block, OwnReport
 
 FIRST_CELLS = 8
 HALVINGS = 30  # of single pieces, where rounding leaves no other way
-ROUNDING = 16 * np.finfo(np.float64).eps
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stretch:
-    """From each client's report to the last one it is paid for, with v, G and ε there (limits from inside)."""
-
-    low: FloatArray
-    high: FloatArray
-    v_low: FloatArray
-    v_high: FloatArray
-    G_low: FloatArray
-    G_high: FloatArray
-    eps_low: FloatArray
-    eps_high: FloatArray
-
-    def some(self, which: BoolArray) -> Stretch:
-        return Stretch(**{name: values[which] for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,28 +34,11 @@ class _Cells:
 
     def joined(self, other: _Cells) -> _Cells:
         order = np.argsort(np.concatenate([self.first, other.first]))
-
-        def both(mine: FloatArray, new: FloatArray) -> FloatArray:
-            return np.concatenate([mine, new], axis=-1)[..., order]
-
-        return _Cells(
-            first=np.concatenate([self.first, other.first])[order],
-            stop=np.concatenate([self.stop, other.stop])[order],
-            G_start=both(self.G_start, other.G_start),
-            G_end=both(self.G_end, other.G_end),
-            eps_start=both(self.eps_start, other.eps_start),
-            eps_end=both(self.eps_end, other.eps_end),
-        )
+        both = {name: np.concatenate([mine, vars(other)[name]], axis=-1) for name, mine in vars(self).items()}
+        return _Cells(**{name: values[..., order] for name, values in both.items()})
 
     def some(self, which: BoolArray) -> _Cells:
-        return _Cells(
-            first=self.first[which],
-            stop=self.stop[which],
-            G_start=self.G_start[:, which],
-            G_end=self.G_end[:, which],
-            eps_start=self.eps_start[:, which],
-            eps_end=self.eps_end[:, which],
-        )
+        return _Cells(**{name: values[..., which] for name, values in vars(self).items()})
 
 
 def integrate(
@@ -146,8 +111,8 @@ def _by_nodes(
     )
     v = v_a[:, None] + (v_b - v_a)[:, None] * NODES
     v[:, -1] = np.nextafter(v_b, v_a)  # the end itself may belong to the next profile
-    found = own.curve(block, np.repeat(block.ranks[row], len(NODES)), v.ravel())
-    eps, phase = found.epsilon.reshape(v.shape), found.phase.reshape(v.shape)
+    nodes = own.curve(block, np.repeat(block.ranks[row], len(NODES)), v.ravel())
+    eps, phase = nodes.epsilon.reshape(v.shape), nodes.phase.reshape(v.shape)
     fine, coarse = (z_b - z_a) * (eps @ FINE), (z_b - z_a) * (eps @ COARSE)
     better = (phase[:, 1:] == phase[:, :-1]).all(axis=1) & (np.abs(fine - coarse) < bound[row, column])
     value, bound = value.copy(), bound.copy()
@@ -178,8 +143,8 @@ def _evaluated(
         eps = np.where(late, span.eps_high[:, None], span.eps_low[:, None])
         row, column = np.nonzero(inside & ~early & ~late)
         if len(row):
-            found = own.curve(block, block.ranks[row], v[row, column])
-            G[row, column], eps[row, column] = found.objective, found.epsilon
+            ends = own.curve(block, block.ranks[row], v[row, column])
+            G[row, column], eps[row, column] = ends.objective, ends.epsilon
         return G, eps
 
     G_start, eps_start = at(pieces.starts[first]) if start is None else (start.G_start, start.eps_start)

@@ -17,6 +17,7 @@ from jsam.mechanism._arrays import BoolArray, FloatArray
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
 from jsam.mechanism.solver.response import Block, OwnReport
 
+ROUNDING = 16 * np.finfo(np.float64).eps
 PANELS = 8
 NODES = (1 - np.cos(np.pi * np.arange(PANELS + 1) / PANELS)) / 2
 
@@ -37,15 +38,20 @@ COARSE[::2] = _clenshaw_curtis(PANELS // 2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
-    """From each client's report to the last one it is paid for; the far end's values are limits from below."""
+class Stretch:
+    """From each client's report to the last one it is paid for, with v, G and ε there (limits from inside)."""
 
     low: FloatArray
     high: FloatArray
     v_low: FloatArray
     v_high: FloatArray
+    G_low: FloatArray
     G_high: FloatArray
+    eps_low: FloatArray
     eps_high: FloatArray
+
+    def some(self, which: BoolArray) -> Stretch:
+        return Stretch(**{name: values[which] for name, values in vars(self).items()})
 
     def reports(self, t: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Reports at the fractions t of the way, and dz/dt there; on the logarithm where the way is long."""
@@ -73,11 +79,11 @@ class Cells:
         return len(self.lefts)
 
     @classmethod
-    def over(cls, own: OwnReport, block: Block, cost: VirtualCost, span: Span, edges: FloatArray) -> Cells:
+    def over(cls, own: OwnReport, block: Block, cost: VirtualCost, span: Stretch, edges: FloatArray) -> Cells:
         """Evaluate the cells between consecutive edges."""
         return cls._evaluate(own, block, cost, span, edges[:-1], np.diff(edges))
 
-    def halved(self, own: OwnReport, block: Block, cost: VirtualCost, span: Span, which: BoolArray) -> Cells:
+    def halved(self, own: OwnReport, block: Block, cost: VirtualCost, span: Stretch, which: BoolArray) -> Cells:
         """The same with some cells cut in two."""
         half = self.widths[which] / 2
         lefts = np.concatenate([self.lefts[which], self.lefts[which] + half])
@@ -94,7 +100,7 @@ class Cells:
 
     @classmethod
     def _evaluate(
-        cls, own: OwnReport, block: Block, cost: VirtualCost, span: Span, lefts: FloatArray, widths: FloatArray
+        cls, own: OwnReport, block: Block, cost: VirtualCost, span: Stretch, lefts: FloatArray, widths: FloatArray
     ) -> Cells:
         t = (lefts[:, None] + widths[:, None] * NODES).ravel()
         z, speed = span.reports(t)

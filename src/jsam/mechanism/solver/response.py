@@ -1,107 +1,20 @@
 """How the optimum changes as one client's report moves and the others' stay: the ground of exact payments.
 
-Only one client's place in the order changes, so nothing is sorted or summed again: prefix sums of the moved order are
-read off those of the truthful one. Which profiles can win at all is narrowed down for whole blocks of clients.
+Which profiles can win at all is narrowed down for whole blocks of clients.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray, IntArray
-from jsam.mechanism.solver.allocation import CHUNK, Rule, budgets, minimise, probs_at
+from jsam.mechanism.solver.allocation import CHUNK, SLACK, Rule, budgets, minimise, probs_at
 from jsam.mechanism.solver.closed_form import evaluate
 from jsam.mechanism.solver.profiles import two_thirds
-
-# A bound that rounding could break is not a bound.
-SLACK = 1 + 1e-12
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Ordered:
-    """A market's virtual costs in rising order, with prefix sums."""
-
-    order: IntArray  # rank -> client
-    v: FloatArray
-    w: FloatArray
-    weight_sums: FloatArray
-    cost_sums: FloatArray
-    tie_keys: IntArray
-    ties: IntArray  # rank -> place in the tie order
-
-    @classmethod
-    def of(cls, v: FloatArray, tie_order: IntArray | None = None) -> Ordered:
-        N = len(v)
-        tie_order = np.arange(N) if tie_order is None else tie_order
-        places = np.argsort(v[tie_order], kind="stable")
-        order = tie_order[places]
-        ordered = v[order]
-        w = two_thirds(ordered)
-        level = np.concatenate([[0], np.cumsum(ordered[1:] > ordered[:-1])])
-        return cls(
-            order=order,
-            v=ordered,
-            w=w,
-            weight_sums=np.concatenate([[0.0], np.cumsum(w)]),
-            cost_sums=np.concatenate([[0.0], np.cumsum(ordered)]),
-            tie_keys=level * N + places,
-            ties=places,
-        )
-
-    def place(self, rank: IntArray, v: FloatArray) -> IntArray:
-        """Where the client of `rank` stands among all once its virtual cost is v."""
-        left = np.searchsorted(self.v, v, side="left")
-        right = np.searchsorted(self.v, v, side="right")
-        # Among equals the tie order decides, as it does in the allocation.
-        N = len(self.v)
-        level = self.tie_keys[np.minimum(left, N - 1)] // N
-        keyed = np.searchsorted(self.tie_keys, level * N + self.ties[rank], side="left")
-        place = np.where(right > left, keyed, left)
-        return np.asarray(np.where(v > self.v[rank], place - 1, np.where(v == self.v[rank], rank, place)))
-
-
-class OneMoved:
-    """Rows that equal the truthful order but for one client each, moved to another virtual cost."""
-
-    def __init__(self, base: Ordered, rank: IntArray, v: FloatArray) -> None:
-        self._base = base
-        self._rank = rank[:, None]
-        self._v = v[:, None]
-        self._w = two_thirds(v)[:, None]
-        self.place = base.place(rank, v)
-        self._place = self.place[:, None]
-
-    def take(self, rows: IntArray) -> OneMoved:
-        taken = copy.copy(self)
-        taken._rank, taken._v, taken._w = self._rank[rows], self._v[rows], self._w[rows]
-        taken.place, taken._place = self.place[rows], self._place[rows]
-        return taken
-
-    def _sum(self, sums: FloatArray, own: FloatArray, moved: FloatArray, count: IntArray) -> FloatArray:
-        inside = self._place < count
-        others = count - inside
-        passed = others > self._rank
-        total = sums[others + passed]
-        # An infinite cost is not subtracted: inf − inf is not a number. Another infinite one then stays in the sum.
-        mine = own[self._rank]
-        total -= np.where(passed & np.isfinite(mine), mine, 0.0)
-        total += np.where(inside, moved, 0.0)
-        return total
-
-    def weight_sum(self, count: IntArray) -> FloatArray:
-        return self._sum(self._base.weight_sums, self._base.w, self._w, count)
-
-    def cost_sum(self, count: IntArray) -> FloatArray:
-        return self._sum(self._base.cost_sums, self._base.v, self._v, count)
-
-    def cost_at(self, rank: IntArray) -> FloatArray:
-        others = rank - (self._place < rank)
-        v = self._base.v[np.minimum(others + (others >= self._rank), len(self._base.v) - 1)]
-        return np.where(rank == self._place, self._v, v)
+from jsam.mechanism.solver.rows import MovedRows, SortedRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,31 +35,43 @@ class Curves:
     phase: FloatArray
 
 
+def curves(
+    rule: Rule, base: SortedRows, which: IntArray, row: IntArray, rank: IntArray, v: FloatArray, step: int
+) -> Curves:
+    """Objective, own ε and phase of the client of `rank` in `row` at virtual cost v, `step` of them at once."""
+    G, eps, phase = (np.empty(len(rank)) for _ in range(3))
+    profile = np.empty(len(rank), dtype=np.int64)
+    for start in range(0, len(rank), step):
+        part = slice(start, start + step)
+        moved = MovedRows(base, row[part], rank[part], v[part])
+        best = minimise(rule, moved, len(moved.place), which)
+        p = probs_at(rule, best, moved.place)
+        G[part] = best.objective
+        eps[part] = budgets(p, v[part], best.scale, rule.weights.max_epsilon)
+        profile[part] = best.profile
+        phase[part] = 2.0 * best.profile + p
+        if best.capped is not None:
+            # A client that reaches the cap on ε makes a kink in everybody's.
+            phase[part] += 2.0 * len(rule.profiles) * best.capped
+    return Curves(objective=G, epsilon=eps, profile=profile, phase=phase)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OwnReport:
     """The minimal objective and a client's own ε as functions of its virtual cost, the others' fixed."""
 
     rule: Rule
-    base: Ordered
+    base: SortedRows  # a single market
 
     def curve(self, block: Block, ranks: IntArray, v: FloatArray) -> Curves:
         """Objective, own ε and phase for pairs (rank, v)."""
-        G, eps, phase = (np.empty(len(ranks)) for _ in range(3))
-        profile = np.empty(len(ranks), dtype=np.int64)
         step = max(1, CHUNK // max(len(block.which), 1))
-        for start in range(0, len(ranks), step):
-            part = slice(start, start + step)
-            moved = OneMoved(self.base, ranks[part], v[part])
-            best = minimise(self.rule, moved, len(moved.place), block.which)
-            p = probs_at(self.rule, best, moved.place)
-            G[part] = best.objective
-            eps[part] = budgets(p, v[part], best.scale, self.rule.weights.max_epsilon)
-            profile[part] = best.profile
-            phase[part] = 2.0 * best.profile + p
-            if best.capped is not None:
-                # A client that reaches the cap on ε makes a kink in everybody's.
-                phase[part] += 2.0 * len(self.rule.profiles) * best.capped
-        return Curves(objective=G, epsilon=eps, profile=profile, phase=phase)
+        return curves(self.rule, self.base, block.which, np.zeros_like(ranks), ranks, v, step)
+
+    def _values(self, which: IntArray, ranks: IntArray, v: FloatArray) -> FloatArray:
+        """The objective of each profile with the clients of `ranks` moved to v, a row for each."""
+        moved = MovedRows(self.base, np.zeros_like(ranks), ranks, v)
+        return evaluate(self.rule.profiles, which, moved, self.rule.weights).objective
 
     def last_kept(self, block: Block, ranks: IntArray, kept: FloatArray, dropped: FloatArray) -> FloatArray:
         """The largest v at which each client still sells something, between one at which it does and one where not.
@@ -175,11 +100,9 @@ class OwnReport:
         yield from self._split(ranks, low, high, leaf, np.arange(len(self.rule.profiles)))
 
     def _split(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int, which: IntArray) -> Iterator[Block]:
-        cheapest = OneMoved(self.base, ranks[-1:], low.min(keepdims=True))
-        dearest = OneMoved(self.base, ranks[:1], high.max(keepdims=True))
         if len(which) > 1:
-            least = evaluate(self.rule.profiles, which, cheapest, self.rule.weights).objective[0]
-            most = evaluate(self.rule.profiles, which, dearest, self.rule.weights).objective[0].min()
+            least = self._values(which, ranks[-1:], low.min(keepdims=True))[0]
+            most = self._values(which, ranks[:1], high.max(keepdims=True))[0].min()
             which = which[least <= most * SLACK]
         if len(ranks) <= leaf:
             yield Block(ranks=ranks, which=which)
@@ -202,10 +125,7 @@ class OwnReport:
         v = middle * np.sqrt(middle)
         at = self.curve(block, block.ranks, v)
         G, slope = at.objective, at.epsilon * 1.5 * np.sqrt(middle)
-        left, right = (
-            evaluate(self.rule.profiles, block.which, OneMoved(self.base, block.ranks, x), self.rule.weights).objective
-            for x in (low, high)
-        )
+        left, right = (self._values(block.which, block.ranks, x) for x in (low, high))
         keep = (left <= ((G - slope * (middle - a)) * SLACK)[:, None]) | (
             right <= ((G + slope * (b - middle)) * SLACK)[:, None]
         )

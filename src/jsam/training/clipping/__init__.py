@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from jsam.training.clipping.capture import PerSampleLoss, cross_entropy
+from jsam.training.clipping.clipped_sum import ClippedSum
 from jsam.training.clipping.engine import ClippingEngine, SlowPathWarning
+from jsam.training.clipping.example_weights import sample_weights
 from jsam.training.clipping.reference import ClientBatch, reference_clipped_sum
-from jsam.training.clipping.result import ClippedSum
-from jsam.training.clipping.weights import sample_weights
 
 __all__ = [
     "ClientBatch",

@@ -1,7 +1,7 @@
 """One forward and one backward for the gradients at the outputs of layers; no weight gradient is computed.
 
 A batch goes through the model at once only if that is surely the same as one example after another (`rowwise`). Any
-other model, and any loss but the default one, sees one example at a time (`alone`).
+other model, and any loss but the default one, sees one example at a time (`isolation`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
-from jsam.training.clipping.alone import Alone, Watch, checked_loss, each_loss
+from jsam.training.clipping.isolation import IsolatedModel, Watch, checked_loss, each_loss
 from jsam.training.clipping.layers import Call, CannotFuseError
 from jsam.training.clipping.rowwise import chain_of, rank_after
 
@@ -75,14 +75,14 @@ class Capture:
         self._model, self._names, self._loss = model, names, loss
         self._forward: Forward = model if forward is None else lambda inputs: forward(inputs, self._record)
         self._chain = chain_of(model)
-        self._alone: Alone | None = None
+        self._alone: IsolatedModel | None = None
         self._complete = False
         self._handles: list[RemovableHandle] = []
         self._local = threading.local()
 
     def __enter__(self) -> Self:
         if self._chain is None:
-            self._alone = Alone(self._model, self._names)
+            self._alone = IsolatedModel(self._model, self._names)
         self._handles = [module.register_forward_hook(self._record, prepend=True) for module in self._names]
         return self
 

@@ -14,11 +14,15 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from jsam.errors import InputError
-from jsam.training.clipping.alone import copied
 from jsam.training.clipping.capture import PerSampleLoss, cross_entropy, watched_losses
 from jsam.training.clipping.chunking import spans
+from jsam.training.clipping.clipped_sum import ClippedSum
+from jsam.training.clipping.example_weights import refuse_range
 from jsam.training.clipping.fused import FusedClipping
-from jsam.training.clipping.inspection import (
+from jsam.training.clipping.isolation import copied
+from jsam.training.clipping.layers import CannotFuseError
+from jsam.training.clipping.layers.layer_rule import row_norms
+from jsam.training.clipping.model_checks import (
     draws_at_random,
     obstacle,
     one_line,
@@ -27,14 +31,10 @@ from jsam.training.clipping.inspection import (
     refuse_mixing,
     trainable_owners,
 )
-from jsam.training.clipping.layers import CannotFuseError
-from jsam.training.clipping.layers.base import row_norms
-from jsam.training.clipping.per_sample import one_by_one, trainable, vectorised
 from jsam.training.clipping.precision import Precision, arithmetic, checked_precision, denormals_flushed
-from jsam.training.clipping.result import ClippedSum
 from jsam.training.clipping.rowwise import chain_of, is_rowwise
+from jsam.training.clipping.sample_gradients import one_by_one, trainable, vectorised
 from jsam.training.clipping.sums import Factors, RunningSum
-from jsam.training.clipping.weights import refuse_range
 from jsam.training.clipping.workspace import Workspace
 
 Path = Literal["fused", "vectorised", "one by one"]
@@ -178,9 +178,11 @@ class ClippingEngine:
             with denormals_flushed(inputs.device):
                 with arithmetic(self.precision, inputs.device):
                     gradients, values = self._per_sample_gradients(inputs[start:stop], targets[start:stop])
-                found = row_norms(gradients)
-                total.add_rows(gradients, Factors.of(found, weights[start:stop].double(), self.clip_norm), workspace)
-            norms.append(torch.nan_to_num(found, nan=torch.inf, posinf=torch.inf).to(weights.dtype))
+                raw_norms = row_norms(gradients)
+                total.add_rows(
+                    gradients, Factors.of(raw_norms, weights[start:stop].double(), self.clip_norm), workspace
+                )
+            norms.append(torch.nan_to_num(raw_norms, nan=torch.inf, posinf=torch.inf).to(weights.dtype))
             losses.append(values)
         gradient = total.value()
         return ClippedSum(gradient=gradient, norms=torch.cat(norms), losses=torch.cat(losses), clip_norm=self.clip_norm)

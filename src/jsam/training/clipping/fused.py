@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from jsam.training.clipping.capture import Capture, PerSampleLoss
+from jsam.training.clipping.chunk_worker import Worker
 from jsam.training.clipping.chunking import Footprint, memory_of, samples_a_chunk, spans
+from jsam.training.clipping.clipped_sum import ClippedSum
 from jsam.training.clipping.gpu import cuda_rules, runs_kernels
 from jsam.training.clipping.gpu.forward import merged
 from jsam.training.clipping.layers import RULES, Call
-from jsam.training.clipping.precision import Precision, arithmetic, denormals_flushed, exact_sums, forward_precision
-from jsam.training.clipping.result import ClippedSum
+from jsam.training.clipping.precision import Precision, arithmetic, denormals_flushed, forward_precision
 from jsam.training.clipping.sums import RunningSum
-from jsam.training.clipping.worker import Worker
 
 _FEWEST_SAMPLES_A_WORKER = 16
 
@@ -80,7 +80,7 @@ class FusedClipping:
                 with denormals_flushed(inputs.device):
                     for start, stop in chunks[index :: len(workers)]:
                         losses[start:stop], calls = self._run(capture, inputs[start:stop], targets[start:stop])
-                        with exact_sums(inputs.device):
+                        with arithmetic("fp32", inputs.device):
                             norms[start:stop] = workers[index].add_chunk(calls, weights[start:stop], clip_norm)
                         # Or the next chunk would be captured while this one is still held.
                         del calls
@@ -123,7 +123,9 @@ class FusedClipping:
             probe = min(2, inputs.shape[0])
             with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
                 _, calls = self._run(capture, inputs[:probe], targets[:probe])
-            floats = sum(c.inputs[0].numel() + c.grad_outputs[0].numel() for found in calls.values() for c in found)
+            floats = sum(
+                c.inputs[0].numel() + c.grad_outputs[0].numel() for of_module in calls.values() for c in of_module
+            )
             self._footprint = Footprint(captured=max(1, floats), kept=self._workers[0].kept_floats(calls))
         return samples_a_chunk(self._footprint, inputs.device.type, memory_of(inputs.device))
 
@@ -131,6 +133,6 @@ class FusedClipping:
         names = [name for name, value in self._model.named_parameters() if value.requires_grad]
         whole = RunningSum(0, next(self._model.parameters()).device)
         for worker in workers:
-            found = worker.gradients()
-            whole.join(torch.cat([found[name].reshape(-1) for name in names]))
+            gradients = worker.gradients()
+            whole.join(torch.cat([gradients[name].reshape(-1) for name in names]))
         return whole.value()

@@ -69,7 +69,7 @@ def forward_precision(precision: Precision) -> Precision:
 def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
     """The forward and backward pass inside compute in this precision, with kernels that repeat bit for bit.
 
-    bf16 here is torch's autocast.
+    bf16 here is torch's autocast. In fp32 matrix products are in the precision of their operands, as sums need them.
     """
     if device.type != "cuda":
         yield
@@ -79,16 +79,6 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
         _switches(tf32=precision != "fp32"),
         torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=False),
     ):
-        yield
-
-
-@contextlib.contextmanager
-def exact_sums(device: torch.device) -> Iterator[None]:
-    """Matrix products inside are in the precision of their operands, not in tf32 or bf16."""
-    if device.type != "cuda":
-        yield
-        return
-    with torch.cuda.device(device), _switches(tf32=False), torch.autocast("cuda", enabled=False):
         yield
 
 

@@ -54,8 +54,8 @@ def _clipped_gradient(
 ) -> Tensor:
     outputs, target = model(x.unsqueeze(0)), y.unsqueeze(0)
     value = functional.cross_entropy(outputs, target) if loss is None else loss(outputs, target).sum()
-    found: Sequence[Tensor | None] = torch.autograd.grad(value, parameters, allow_unused=True)
-    pieces = [torch.zeros_like(p) if g is None else g for g, p in zip(found, parameters, strict=True)]
+    gradients: Sequence[Tensor | None] = torch.autograd.grad(value, parameters, allow_unused=True)
+    pieces = [torch.zeros_like(p) if g is None else g for g, p in zip(gradients, parameters, strict=True)]
     gradient = torch.cat([piece.flatten() for piece in pieces]).double()
     norm = float(torch.linalg.vector_norm(gradient))
     return gradient if norm <= clip_norm else gradient * (clip_norm / norm)

@@ -157,21 +157,21 @@ def chain_of(model: nn.Module) -> Chain | None:
         return None
     links: list[nn.Module] = []
     for module in model:
-        found = chain_of(module)
-        if found is None:
+        inner = chain_of(module)
+        if inner is None:
             return None
-        links += found
+        links += inner
     return links
 
 
 def rank_after(chain: Chain, rank: int) -> int | None:
     """The rank of what comes out of a chain, or None where some module may mix the rows of its input."""
-    found: int | None = rank
+    after: int | None = rank
     for module in chain:
-        if found is None:
+        if after is None:
             return None
-        found = RANKS[type(module)](module, found)
-    return found
+        after = RANKS[type(module)](module, after)
+    return after
 
 
 def is_rowwise(model: nn.Module, rank: int) -> bool:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from jsam.training.clipping.chunking import spans
-from jsam.training.clipping.result import GROUP, LONGEST_CHAIN, clip_factors
+from jsam.training.clipping.clipped_sum import GROUP, LONGEST_CHAIN, clip_factors
 from jsam.training.clipping.workspace import Workspace
 
 # Records that one product takes. On a CPU a block's; on CUDA as many products at once, whose results are added up: both

@@ -7,11 +7,10 @@ of your own. Only numpy is needed to import this; Pillow and scikit-learn are as
 from __future__ import annotations
 
 from jsam.errors import ChecksumError, DataError, DownloadError, MissingDataError, UnsafePickleError
+from jsam.training.data.data_files import Progress, ProgressCallback, cache_folder, data_folders
 from jsam.training.data.dataset import Dataset, dataset_from_arrays
+from jsam.training.data.dataset_status import DatasetStatus, describe_datasets
 from jsam.training.data.fetching import FetchResult, fetch
-from jsam.training.data.files import Progress, ProgressCallback
-from jsam.training.data.folders import cache_folder, data_folders
-from jsam.training.data.listing import DatasetStatus, describe_datasets
 from jsam.training.data.loading import DATASET_NAMES, Writers, load_dataset, load_writers
 
 __all__ = [

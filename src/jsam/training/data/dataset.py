@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from jsam.errors import InputError
 
-__all__ = ["Dataset", "InputArray", "LabelArray", "dataset_from_arrays"]
-
 InputArray = NDArray[np.float32] | NDArray[np.int64]
 LabelArray = NDArray[np.int64]
 

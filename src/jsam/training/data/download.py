@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from jsam.errors import DownloadError
-from jsam.training.data.files import (
+from jsam.training.data.data_files import (
     CHUNK_BYTES,
     MOST_UNPACKED,
     Progress,
@@ -19,8 +19,6 @@ from jsam.training.data.files import (
     open_to_write,
     translated_write_errors,
 )
-
-__all__ = ["download"]
 
 # One limit serves connecting and every read: a stalled transfer is torn here and resumed by the next attempt.
 TIMEOUT_SECONDS = 8.0
@@ -105,8 +103,8 @@ def _attempt(url: str, part: Path, progress: ProgressCallback, timeout: float, l
 
 
 def _total_of_range(content_range: str) -> int | None:
-    found = re.fullmatch(r"bytes \*/(\d+)", content_range)
-    return int(found.group(1)) if found else None
+    match = re.fullmatch(r"bytes \*/(\d+)", content_range)
+    return int(match.group(1)) if match else None
 
 
 def _host(url: str) -> str:

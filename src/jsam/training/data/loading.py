@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 from jsam.errors import DataError, InputError, MissingDataError, NotSupportedError
 from jsam.training.data.catalogue import CIFAR10, MNIST, WRITERS
+from jsam.training.data.data_files import DataSpec, data_folders, gunzipped, parse_idx, read_verified
 from jsam.training.data.dataset import Dataset
 from jsam.training.data.fetching import find_root
-from jsam.training.data.files import DataSpec, gunzipped, read_verified
-from jsam.training.data.folders import data_folders
-from jsam.training.data.idx import parse_idx
 
-__all__ = ["DATASET_NAMES", "Writers", "load_dataset", "load_writers"]
+_Part = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""Inputs and labels."""
 
 # Published means and deviations of the training pixels: public constants, so that normalising spends no privacy.
 _MNIST_PIXELS = ((0.1307, 0.3081),)
@@ -62,6 +61,11 @@ def _read(spec: DataSpec, root: Path, index: int) -> bytes:
     return read_verified(root / spec.folder / spec.files[index].name, spec.files[index])
 
 
+def _of_ten_classes(name: str, train: _Part, test: _Part) -> Dataset:
+    (x, y), (test_x, test_y) = train, test
+    return Dataset(name=name, train_inputs=x, train_targets=y, test_inputs=test_x, test_targets=test_y, num_classes=10)
+
+
 def _mnist(folder: Path | str | None) -> Dataset:
     root = _located(MNIST, folder)
 
@@ -69,14 +73,8 @@ def _mnist(folder: Path | str | None) -> Dataset:
         pixels = parse_idx(_read(MNIST, root, index), what=MNIST.files[index].name)
         return _normalised([pixels[:, None]], len(pixels), _MNIST_PIXELS, 255)
 
-    return Dataset(
-        name="mnist",
-        train_inputs=images(0),
-        train_targets=_mnist_labels(root, 1),
-        test_inputs=images(2),
-        test_targets=_mnist_labels(root, 3),
-        num_classes=10,
-    )
+    train, test = ((images(index), _mnist_labels(root, index + 1)) for index in (0, 2))
+    return _of_ten_classes("mnist", train, test)
 
 
 def _mnist_labels(root: Path, index: int) -> NDArray[np.int64]:
@@ -86,7 +84,7 @@ def _mnist_labels(root: Path, index: int) -> NDArray[np.int64]:
 def _cifar10(folder: Path | str | None) -> Dataset:
     root = _located(CIFAR10, folder)
 
-    def part(indices: range) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def part(indices: range) -> _Part:
         labels = []
 
         def images() -> Iterable[NDArray[np.uint8]]:
@@ -97,16 +95,7 @@ def _cifar10(folder: Path | str | None) -> Dataset:
 
         return _normalised(images(), 10_000 * len(indices), _CIFAR10_PIXELS, 255), np.concatenate(labels)
 
-    train_inputs, train_targets = part(range(5))
-    test_inputs, test_targets = part(range(5, 6))
-    return Dataset(
-        name="cifar10",
-        train_inputs=train_inputs,
-        train_targets=train_targets,
-        test_inputs=test_inputs,
-        test_targets=test_targets,
-        num_classes=10,
-    )
+    return _of_ten_classes("cifar10", part(range(5)), part(range(5, 6)))
 
 
 def _digits(folder: Path | str | None) -> Dataset:  # noqa: ARG001 - all loaders are called alike
@@ -120,14 +109,7 @@ def _digits(folder: Path | str | None) -> Dataset:  # noqa: ARG001 - all loaders
         raise DataError("data set digits: this scikit-learn carries other digits than the 1,797 known ones")
     inputs = _normalised([pixels[:, None]], len(pixels), _DIGITS_PIXELS, 16)
     test = _spread_over_classes(labels)
-    return Dataset(
-        name="digits",
-        train_inputs=inputs[~test],
-        train_targets=labels[~test],
-        test_inputs=inputs[test],
-        test_targets=labels[test],
-        num_classes=10,
-    )
+    return _of_ten_classes("digits", (inputs[~test], labels[~test]), (inputs[test], labels[test]))
 
 
 def _spread_over_classes(labels: NDArray[np.int64]) -> NDArray[np.bool_]:

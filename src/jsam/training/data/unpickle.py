@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from jsam.errors import UnsafePickleError
 
-__all__ = ["load_arrays"]
-
 Nested = NDArray[Any] | tuple["Nested", ...]
 
 # MNIST takes about 300 instructions.

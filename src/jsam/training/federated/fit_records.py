@@ -26,12 +26,12 @@ from torch import nn
 from jsam.errors import JsamError
 from jsam.files import make_folder, write_atomically
 from jsam.training.clipping import cross_entropy
-from jsam.training.clipping.alone import copied
 from jsam.training.clipping.capture import watched_losses
-from jsam.training.clipping.per_sample import begin, generators_kept, one_by_one
+from jsam.training.clipping.isolation import copied
 from jsam.training.clipping.rowwise import is_rowwise
+from jsam.training.clipping.sample_gradients import begin, generators_kept, one_by_one
 from jsam.training.federated import parameters as vectors
-from jsam.training.federated.installed_models import model_named
+from jsam.training.models import build_model
 
 Mask = NDArray[np.bool_]
 
@@ -51,7 +51,7 @@ class RecordFiles(Protocol):
 def fit_records(files: RecordFiles, model_name: str) -> Mask:
     """Which records the model takes, as far as its first weights tell. Tried once, then kept beside the books."""
     inputs, targets = files.records()
-    model = model_named(model_name, 0).train()
+    model = build_model(model_name, 0).train()
     if is_rowwise(model, inputs.ndim) and inputs.dtype == np.float32:
         # Numbers go through all known modules alike, whatever they are; labels are looked at in every round.
         return np.ones(len(targets), dtype=np.bool_)
@@ -85,7 +85,7 @@ def mean_of_fit(
         raise
     except Exception:
         logger.exception("a round failed; each record is tried by itself")
-    model = model_named(model_name, 0).train()
+    model = build_model(model_name, 0).train()
     vectors.put_into(model, parameters)
     gradients = one_by_one(model, cross_entropy)
     fit = fit & _tried(*_replaced(inputs, targets, fit), gradients)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from jsam.errors import InputError
 from jsam.training.federated import fit_records, parameters
 from jsam.training.federated.fit_records import RecordFiles
-from jsam.training.federated.installed_models import check_model
 from jsam.training.federated.parameters import check_trains, fits
+from jsam.training.models import check_model
 
 __all__ = ["check_trains", "clipped_mean", "fits", "knows", "measured", "try_records"]
 

@@ -13,16 +13,16 @@ from torch import nn
 from jsam.errors import InputError
 from jsam.privacy import derived_seed
 from jsam.training.clipping import ClippingEngine, cross_entropy, sample_weights
-from jsam.training.clipping.result import LARGEST_RATIO
+from jsam.training.clipping.clipped_sum import LARGEST_RATIO
 from jsam.training.environment import threads_set_to
-from jsam.training.federated.installed_models import model_named
+from jsam.training.models import build_model
 
 Vector = NDArray[np.float32]
 
 
 def initial_model(name: str, seed: int) -> nn.Module:
     """The same first weights as the simulator's for this seed."""
-    return model_named(name, derived_seed(seed, "model"))
+    return build_model(name, derived_seed(seed, "model"))
 
 
 def flattened(model: nn.Module) -> Vector:
@@ -49,7 +49,7 @@ def fits(model_name: str, vector: NDArray[Any]) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _size(model_name: str) -> int:
-    return len(flattened(model_named(model_name, 0)))
+    return len(flattened(build_model(model_name, 0)))
 
 
 def check_trains(model_name: str, inputs: NDArray[Any]) -> None:
@@ -101,7 +101,7 @@ def _engine(model_name: str, clip_norm: float, shape: tuple[int, ...], kind: str
     The engine looks at the first batch that it gets and chooses its path by it. So that this tells nothing of a record,
     it gets numbers that are no client's, with first weights that are no server's.
     """
-    model = model_named(model_name, 0).train()
+    model = build_model(model_name, 0).train()
     engine = ClippingEngine(model, clip_norm=clip_norm, loss=cross_entropy)
     engine.clipped_sum(made_up_records(shape, kind), torch.zeros(3, dtype=torch.int64), torch.ones(3))
     return model, engine
@@ -110,7 +110,7 @@ def _engine(model_name: str, clip_norm: float, shape: tuple[int, ...], kind: str
 @functools.lru_cache(maxsize=4)
 @torch.no_grad()
 def _classes(model_name: str, shape: tuple[int, ...], kind: str) -> int:
-    return int(model_named(model_name, 0)(made_up_records(shape, kind)).shape[1])
+    return int(build_model(model_name, 0)(made_up_records(shape, kind)).shape[1])
 
 
 def made_up_records(shape: tuple[int, ...], kind: str) -> torch.Tensor:

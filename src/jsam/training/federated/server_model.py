@@ -14,8 +14,8 @@ from jsam.training.clipping import cross_entropy
 from jsam.training.data import Dataset, load_dataset
 from jsam.training.environment import versions
 from jsam.training.evaluation import evaluate
-from jsam.training.federated.installed_models import check_model
 from jsam.training.federated.parameters import Vector, flattened, initial_model, put_into
+from jsam.training.models import check_model
 
 
 class InstalledModel:

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from jsam.errors import InputError
 from jsam.training.partition.result import IndexArray
 
-__all__ = ["split_dirichlet_equal", "split_dirichlet_free"]
-
 _DRAWS = 200
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from jsam.errors import InputError, NotSupportedError
 from jsam.training.partition.result import IndexArray, Partition
 
-__all__ = ["partition_picture", "plot_partition"]
-
 
 def plot_partition(
     partition: Partition, targets: IndexArray, path: Path | str, *, num_classes: int | None = None

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from jsam.errors import InputError
 
-__all__ = ["IndexArray", "Partition"]
-
 IndexArray = NDArray[np.int64]
 
 

@@ -13,8 +13,6 @@ from jsam.training.partition.dirichlet import split_dirichlet_equal, split_diric
 from jsam.training.partition.result import IndexArray, Partition
 from jsam.training.partition.two_stage import split_two_stage
 
-__all__ = ["SCHEMES", "Scheme", "partition"]
-
 Scheme = Literal["similarity", "dirichlet", "writer", "iid"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from jsam.errors import InputError
 from jsam.training.partition.result import IndexArray
 
-__all__ = ["TwoStageSplit", "split_two_stage"]
-
 _PAIRINGS = 64
 
 

@@ -90,10 +90,10 @@ class _Convolve(torch.autograd.Function):
         if g is None or not ctx.needs_input_grad[0]:
             return None, None, None, None, None
         if ctx.ours:
-            found = backward_product(g, weight, ctx.module, ctx.shape, "bf16", torch.channels_last)
+            gradient = backward_product(g, weight, ctx.module, ctx.shape, "bf16", torch.channels_last)
         else:
-            found = _input_gradient(g, weight.to(torch.bfloat16), ctx.module, ctx.shape)
-        return found, None, None, None, None
+            gradient = _input_gradient(g, weight.to(torch.bfloat16), ctx.module, ctx.shape)
+        return gradient, None, None, None, None
 
 
 def _input_gradient(g: Tensor, weight: Tensor, module: nn.Conv2d, shape: torch.Size) -> Tensor:

@@ -58,8 +58,8 @@ class _Convolve(torch.autograd.Function):
         (weight,) = ctx.saved_tensors
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
-        found = backward_product(grads[0], weight, ctx.module, ctx.shape, ctx.precision, ctx.layout)
-        return found, None, None, None
+        gradient = backward_product(grads[0], weight, ctx.module, ctx.shape, ctx.precision, ctx.layout)
+        return gradient, None, None, None
 
 
 def forward_product(

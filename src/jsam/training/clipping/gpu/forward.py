@@ -101,8 +101,8 @@ def merged(model: nn.Module, precision: Precision) -> MergedForward | None:
     """None where nothing can be merged: the model is no plain chain, or someone listens to its modules."""
     if type(model) is not nn.Sequential or any(m._forward_hooks or m._forward_pre_hooks for m in model.modules()):
         return None
-    found = MergedForward(model, precision)
-    return None if all(isinstance(stage, nn.Module) for stage in found._stages) else found
+    forward = MergedForward(model, precision)
+    return None if all(isinstance(stage, nn.Module) for stage in forward._stages) else forward
 
 
 def _flat(model: nn.Sequential) -> Iterator[nn.Module]:

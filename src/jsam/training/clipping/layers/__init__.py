@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from jsam.training.clipping.layers.base import Call, CannotFuseError, LayerRule
 from jsam.training.clipping.layers.conv import ConvRule
 from jsam.training.clipping.layers.embedding import EmbeddingRule
+from jsam.training.clipping.layers.layer_rule import Call, CannotFuseError, LayerRule
 from jsam.training.clipping.layers.linear import LinearRule
 from jsam.training.clipping.layers.norm import GroupNormRule, LayerNormRule
 from jsam.training.clipping.workspace import Workspace

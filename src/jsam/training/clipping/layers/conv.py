@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from jsam.training.clipping.convolution import ConvShape
-from jsam.training.clipping.layers.base import Call
+from jsam.training.clipping.conv_patches import Unfolder, prepare, unfolder
+from jsam.training.clipping.conv_shape import ConvShape
+from jsam.training.clipping.layers.layer_rule import Call
 from jsam.training.clipping.layers.product import ProductRule
-from jsam.training.clipping.patches import Unfolder, prepare, unfolder
 from jsam.training.clipping.workspace import Workspace
 
 
@@ -41,12 +41,12 @@ class ConvRule(ProductRule):
 
     def right(self, call: Call, source: Tensor, start: int, stop: int) -> Sequence[Tensor]:
         key = stop - start, call.inputs.shape[1:]
-        found = self._unfolders.get(key)
-        if found is None:
-            found = unfolder(self.shape, call.inputs, self._map(call), stop - start, self.workspace)
-            self._unfolders[key] = found
-        found.load(source, start)
-        return found.matrices
+        unfolding = self._unfolders.get(key)
+        if unfolding is None:
+            unfolding = unfolder(self.shape, call.inputs, self._map(call), stop - start, self.workspace)
+            self._unfolders[key] = unfolding
+        unfolding.load(source, start)
+        return unfolding.matrices
 
     def bias_gradient(self, call: Call) -> Tensor:
         return call.grad_outputs.sum(dim=(2, 3))

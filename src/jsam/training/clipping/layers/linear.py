@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from jsam.training.clipping.layers.base import BlockFloats, Call, row_norms
+from jsam.training.clipping.layers.layer_rule import BlockFloats, Call, row_norms
 from jsam.training.clipping.layers.product import ProductRule
 from jsam.training.clipping.sums import Factors
 from jsam.training.clipping.workspace import Workspace

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, row_norms
+from jsam.training.clipping.layers.layer_rule import Call, LayerRule, row_norms
 from jsam.training.clipping.sums import Factors
 from jsam.training.clipping.workspace import Workspace
 
@@ -29,9 +30,6 @@ class AffineRule(LayerRule):
     def columns(self, calls: Sequence[Call]) -> int:
         return len(self.parameters)
 
-    def block_floats(self, calls: Sequence[Call]) -> BlockFloats:
-        return BlockFloats()
-
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
         self._kept = {}
         for call in calls:
@@ -43,12 +41,6 @@ class AffineRule(LayerRule):
                 self._kept[key] = self._kept[key] + gradient if key in self._kept else gradient
         for part, gradient in zip(parts, self._kept.values(), strict=True):
             part.copy_(row_norms(gradient))
-
-    def fill_norms(self, start: int, stop: int) -> None:
-        pass
-
-    def add(self, start: int, stop: int, factors: Factors) -> None:
-        pass
 
     def finish(self, factors: Factors) -> None:
         for key, gradient in self._kept.items():
@@ -81,7 +73,4 @@ class LayerNormRule(AffineRule):
         return functional.layer_norm(inputs, self._shape, eps=self._eps)
 
     def pooled(self, values: Tensor) -> Tensor:
-        size = 1
-        for length in self._shape:
-            size *= length
-        return values.reshape(values.shape[0], -1, size).sum(dim=1)
+        return values.reshape(values.shape[0], -1, math.prod(self._shape)).sum(dim=1)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from jsam.training.clipping.layers.base import BlockFloats, Call, LayerRule, row_norms
-from jsam.training.clipping.result import LONGEST_FP32_SUM
+from jsam.training.clipping.clipped_sum import LONGEST_FP32_SUM
+from jsam.training.clipping.layers.layer_rule import BlockFloats, Call, LayerRule, row_norms
 from jsam.training.clipping.sums import Factors
 
 _MOST_VIEWS = 8
@@ -137,16 +137,16 @@ class ProductRule(LayerRule):
         return next((k for k in range(fewest, 4 * fewest) if size % k == 0), 1)
 
     def _kept(self, n: int) -> _Kept:
-        found = self._kept_views.get(n)
-        if found is None:
+        kept = self._kept_views.get(n)
+        if kept is None:
             size = self.rows * self.width
             memory = self.workspace.take(f"kept:{self.name}", (self.steps, n, size), like=self._norms)
             rows = self.rows // self.groups
             matrix = (self.width, rows) if self.transposed else (rows, self.width)
-            found = _Kept(
+            kept = _Kept(
                 products=[piece.view(n * self.groups, *matrix) for piece in memory],
                 table=memory.view(self.steps, n, self._norm_columns, -1),
                 memory=memory,
             )
-            self._kept_views[n] = found
-        return found
+            self._kept_views[n] = kept
+        return kept
