@@ -131,14 +131,14 @@ def deploy_local(
 
 def _policy(rules: CampaignRules) -> str:
     """These clients are the caller's own: they sell what the options ask for."""
-    from jsam.campaign.client.policy import COMPLETE_INFORMATION, Policy
+    from jsam.campaign.client.policy import Policy, claims_truth
 
     usual, most = Policy(), rules.rules.max_epsilon or 0.0
     limits = {
         "max_epsilon": max(usual.max_epsilon, most),
         "total_epsilon": max(usual.total_epsilon, most),
         "max_draws": max(usual.max_draws, rules.training.rounds * rules.training.per_round),
-        "complete_information": "true" if rules.rules.mechanism == COMPLETE_INFORMATION else "false",
+        "complete_information": "false" if claims_truth(rules.rules.mechanism) else "true",
     }
     return "".join(f"{name} = {value}\n" for name, value in limits.items())
 

@@ -32,12 +32,18 @@ from jsam.campaign.statement import NOTHING, Total, total
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError
 from jsam.files import read_toml
+from jsam.mechanism.registry import find_description
 from jsam.privacy import Adjacency
 
 # A product of two floats agrees to this (relative), whatever the machine.
 ROUNDING = 1e-12
-# It pays each client the cost that it reported: who reports more gets more.
-COMPLETE_INFORMATION = "jsam-ci"
+
+
+def claims_truth(mechanism: str) -> bool:
+    """Whether a mechanism is known here and claims that no client gains by misreporting. JSAM-CI does not claim it: it
+    pays each client the cost that it reported."""
+    description = find_description(mechanism)
+    return description is not None and description.truthful
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +144,8 @@ class Policy:
         if adjacency not in self.adjacency:
             text = f"adjacency is {adjacency}, not one of: {', '.join(self.adjacency)}"
             objections.append(Objection(code="adjacency-not-allowed", text=text))
-        if mechanism == COMPLETE_INFORMATION and not self.complete_information:
-            text = f"{mechanism} pays what was reported, so it is no reason to report the truth (complete_information)"
+        if not (self.complete_information or claims_truth(mechanism)):
+            text = f"{mechanism} does not claim that reporting the truth is best (complete_information)"
             objections.append(Objection(code="mechanism-not-truthful", text=text))
         return tuple(objections)
 
