@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jsam.campaign.campaign_rules import Published
-from jsam.campaign.server_store import ServerStore
-from jsam.flower.launch.deploy import deal_out
+from jsam.campaign.campaign_rules import CampaignRules
+from jsam.campaign.server.server_store import ServerStore
+from jsam.flower.launch.deploy import Shares
 from jsam.flower.launch.federation import LocalFederation
 from jsam.mechanism.contract_files import load_contract
 from jsam.training.environment import versions
@@ -30,12 +30,10 @@ RESULT = Path("results/benchmarks/flower.json")
 
 
 def measure(folder: Path, *, clients: int, per_round: int, rounds: int, dataset: str) -> dict[str, Any]:
-    rules = Published(
-        campaign="benchmark", loss_weight=500.0, max_epsilon=10.0, rounds=rounds, per_round=per_round,
-        learning_rate=0.1, model=dataset,
-    )  # fmt: skip
+    published = {"loss_weight": 500.0, "max_epsilon": 10.0, "learning_rate": 0.1, "model": dataset}
+    rules = CampaignRules.from_dict({"campaign": "benchmark", "rounds": rounds, "per_round": per_round, **published})
     store = ServerStore(folder / "server")
-    deal_out(folder / "clients", rules, clients=clients, dataset=dataset)
+    Shares.deal(rules, clients=clients, dataset=dataset).write(folder / "clients")
     moments: list[float] = []
 
     def over() -> bool:
@@ -54,7 +52,7 @@ def measure(folder: Path, *, clients: int, per_round: int, rounds: int, dataset:
     whole = time.perf_counter() - began
 
     settings = replace(rules.training, evaluate_every=rounds, checkpoint_every=rounds, threads=None)
-    task = TaskSpec(dataset=dataset, num_clients=clients, seed=rules.seed).build()
+    task = TaskSpec(dataset=dataset, num_clients=clients, seed=rules.rules.seed).build()
     result = train(load_contract(store.run.contract), task, settings, folder / "own")
     gaps = [later - earlier for earlier, later in itertools.pairwise(moments[1:])]
     return {

@@ -25,13 +25,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from benchmarks.output import machine
-from jsam.campaign.campaign_rules import Published
-from jsam.campaign.client_files import write_client
-from jsam.campaign.round_request import Request
+from jsam.campaign.campaign_rules import CampaignRules
+from jsam.campaign.client.client_files import write_client
+from jsam.campaign.client.reply_times import ReplyTimes
+from jsam.campaign.round_request import RoundRequest
 from jsam.campaign.terms import Terms
-from jsam.flower.client_app import client_app
-from jsam.flower.parameters import flattened
-from jsam.flower.reply_times import ReplyTimes
+from jsam.flower.client_app import client_app, reply_seconds
+from jsam.training.federated.parameters import flattened
 from jsam.training.models import build_model
 
 RESULT = Path("results/benchmarks/reply-times.json")
@@ -46,18 +46,17 @@ class Client:
     def __init__(self, folder: Path, inputs: NDArray[np.float32], targets: NDArray[np.int64], rounds: int) -> None:
         self.folder, self.samples, self._slept = folder, len(targets), 0.0
         file = write_client(folder, name="a", sensitivity=0.2, inputs=inputs, targets=targets)
-        self._app = client_app(times=ReplyTimes(sleep=self._sleep))
+        self._app = client_app(times=ReplyTimes(measure=reply_seconds, sleep=self._sleep))
         self._context = Context(
             run_id=1, node_id=7, node_config={"client-file": str(file)}, state=RecordDict(), run_config={}
         )
-        rules = Published(
-            campaign="x", loss_weight=50.0, model=MODEL, rounds=rounds, per_round=4, learning_rate=0.1, delta=1e-6
-        )
+        settings = {"loss_weight": 50.0, "learning_rate": 0.1, "delta": 1e-6}
+        rules = CampaignRules.from_dict({"campaign": "x", "model": MODEL, "rounds": rounds, **settings})
         self._say("query.elicit", RecordDict({"published": ConfigRecord({"text": rules.to_json()})}))
         contract = rules.contract(["a", "b", "c"], [0.2, 0.3, 0.4])
         self.terms = Terms.of_contract(
             campaign="x", client="a", epsilon=2.0, delta=1e-6, participations=rounds, clip_norm=1.0,
-            samples=self.samples, adjacency="add-remove", payment=2.0, public=rules.inputs(contract),
+            samples=self.samples, adjacency="add-remove", payment=2.0, public=rules.inputs(3, contract.loss_weight),
         )  # fmt: skip
         answer = self._say("query.offer", RecordDict({"offer": ConfigRecord({"terms": self.terms.to_json()})}))
         if "accepted" not in answer.content.config_records["answer"]:
@@ -75,7 +74,10 @@ class Client:
 
     def ask(self, round: int, parameters: NDArray[np.float32]) -> tuple[float, float]:
         """Seconds that the reply of this round took: its computation, and until it left."""
-        asked: dict[str, Any] = {**Request.of_terms(self.terms, round=round, multiplicity=1).as_dict(), "ask_id": "a"}
+        asked: dict[str, Any] = {
+            **RoundRequest.of_terms(self.terms, round=round, multiplicity=1).as_dict(),
+            "ask_id": "a",
+        }
         model = ArrayRecord({"parameters": Array(parameters)})
         self._slept, began = 0.0, time.monotonic()
         reply = self._say("train", RecordDict({"request": ConfigRecord(asked), "model": model}))

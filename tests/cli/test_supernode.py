@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jsam.campaign.client_files import ClientFiles, write_client
-from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client.client_files import ClientFiles, write_client
+from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.refusal import Reason
 from jsam.privacy.composition import composed_epsilon
+from tests.campaign.books import MODEL, ask, noisy, refused
+from tests.campaign.offers import offer
+from tests.campaign.test_announcement import published
 from tests.cli.conftest import Run
-from tests.flower.books import MODEL, ask, noisy, refused
-from tests.flower.offers import offer
-from tests.flower.test_announcement import published
 
 
 @pytest.fixture

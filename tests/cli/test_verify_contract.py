@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.terms import Terms
+from tests.campaign.offers import forged, offer, public_inputs
 from tests.cli.conftest import Run
-from tests.flower.offers import forged, offer, public_inputs
 
 
 @pytest.fixture
@@ -116,7 +116,8 @@ def test_it_needs_neither_flower_nor_torch() -> None:
     import sys
 
     code = (
-        "import sys, jsam.campaign.client_ledger, jsam.campaign.client_noise, jsam.campaign.verification; "
+        "import sys, jsam.campaign.client.client_ledger, jsam.campaign.client.client_noise; "
+        "import jsam.campaign.verification; "
         "sys.exit(str({'torch', 'flwr'} & set(sys.modules) or 0))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -17,14 +17,17 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from jsam.campaign.campaign_rules import Conduct, Published
-from jsam.campaign.client_files import ClientFiles, client_folder, write_client
-from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.campaign_rules import CampaignRules
+from jsam.campaign.client.client_files import ClientFiles, client_folder, write_client
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.server.server_campaign import run_campaign
+from jsam.campaign.server.server_options import ServerOptions
+from jsam.campaign.server.server_store import ServerStore
 from jsam.campaign.statement import Statement
 from jsam.flower.client_app import client_app
-from jsam.flower.exchange import Exchange
-from jsam.flower.server_campaign import run_campaign
+from jsam.flower.messaging import FlowerTransport
 from jsam.training.data import Dataset, load_dataset
+from jsam.training.federated.server_model import InstalledModel
 from jsam.training.task import TaskSpec
 
 # A process of Flower's learns these when it starts.
@@ -55,8 +58,16 @@ class LoopbackGrid(Grid):
     def sleep(self, seconds: float) -> None:
         self.clock += seconds
 
-    def exchange(self) -> Exchange:
-        return Exchange(self, now=self.now, sleep=self.sleep)
+    def transport(self) -> FlowerTransport:
+        return FlowerTransport(self, now=self.now, sleep=self.sleep)
+
+    def say(self, node: int, kind: str, content: RecordDict) -> tuple[dict[str, Any], Any]:
+        """A message of a test's own making straight to a node: the words of the answer, and its release or None."""
+        (message_id,) = self.push_messages([Message(content, dst_node_id=node, message_type=kind)])
+        (reply,) = self.pull_messages([message_id])
+        arrays = reply.content.array_records
+        words = dict(reply.content.config_records["answer"])
+        return words, arrays["release"]["gradient"].numpy() if "release" in arrays else None
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         return [NodeInfo(node_id=node, public_key=self.keys.get(node, b"")) for node in self.nodes]
@@ -161,12 +172,12 @@ class Federation:
         grid = LoopbackGrid(nodes, log=list(self.grid.log))
         return Federation(folder=folder, dataset=self.dataset, spec=self.spec, files=files, grid=grid)
 
-    def conduct(self, **changes: Any) -> Conduct:
+    def options(self, **changes: Any) -> ServerOptions:
         values: dict[str, Any] = {"clients": len(self.files), "store": str(self.folder / "server"), "dataset": "digits"}
-        return Conduct(**{**values, **FAST, **changes})
+        return ServerOptions(**{**values, **FAST, **changes})
 
-    def run(self, published: Published, **conduct: Any) -> dict[str, Any]:
-        return run_campaign(self.grid.exchange(), published, self.conduct(**conduct))
+    def run(self, rules: CampaignRules, **options: Any) -> dict[str, Any]:
+        return run_server(self.grid, rules, self.options(**options))
 
     def ledger(self, k: int) -> ClientLedger:
         files = ClientFiles.load(self.files[k])
@@ -177,7 +188,13 @@ class Federation:
         return entry
 
 
-def published(**changes: Any) -> Published:
+def run_server(grid: LoopbackGrid, rules: CampaignRules, options: ServerOptions) -> dict[str, Any]:
+    """A campaign's server, as its app would run it."""
+    model = InstalledModel(rules.model, seed=rules.rules.seed, dataset=options.dataset)
+    return run_campaign(grid.transport(), ServerStore(options.store), rules, options, model)
+
+
+def published(**changes: Any) -> CampaignRules:
     values: dict[str, Any] = {
         "campaign": "test",
         "loss_weight": 50.0,
@@ -186,4 +203,4 @@ def published(**changes: Any) -> Published:
         "per_round": 4,
         "learning_rate": 0.5,
     }
-    return Published(**{**values, **changes})
+    return CampaignRules.from_dict({**values, **changes})

@@ -13,7 +13,8 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.campaign_rules import Conduct, Published, from_run_config
+from jsam.campaign.campaign_rules import CampaignRules
+from jsam.campaign.server.server_options import ServerOptions, from_run_config
 from jsam.errors import InputError
 from jsam.flower.launch.app_folder import pyproject, write_app
 from tests.docs.blocks import ROOT
@@ -37,18 +38,18 @@ def _config(text: str) -> dict[str, Any]:
 def test_settings_survive_the_way_through_toml(values: dict[str, Any], tmp_path: Path) -> None:
     given = {**NEEDED, **values}
     folder = write_app(tmp_path, given)
-    published, conduct = from_run_config(_config((folder / "pyproject.toml").read_text(encoding="utf-8")))
+    rules, options = from_run_config(_config((folder / "pyproject.toml").read_text(encoding="utf-8")))
     for name, value in given.items():
-        assert value == (getattr(published, name) if hasattr(published, name) else getattr(conduct, name))
-    assert Published.from_dict(published.as_dict()) == published
+        assert value == {**rules.as_dict(), **vars(options)}[name]
+    assert CampaignRules.from_dict(rules.as_dict()) == rules
 
 
 def test_the_example_is_what_this_version_writes() -> None:
     stored = (ROOT / "examples" / "flower" / "pyproject.toml").read_text(encoding="utf-8")
-    published, conduct = from_run_config(_config(stored))
-    values = {**published.as_dict(), **vars(conduct)}
+    rules, options = from_run_config(_config(stored))
+    values = {**rules.as_dict(), **vars(options)}
     assert stored == pyproject(values)
-    assert isinstance(conduct, Conduct)
+    assert isinstance(options, ServerOptions)
     assert sorted(path.name for path in (ROOT / "examples" / "flower").iterdir()) == [
         "LICENSE", "README.md", "pyproject.toml",
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server.server_store import ServerStore
 from jsam.runs.publishing import publish
 from jsam.runs.settlement import settle
 from tests.flower.loopback import Federation, published

@@ -15,8 +15,8 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.server_store import ServerStore
-from jsam.flower import server_campaign
+from jsam.campaign.server import rounds
+from jsam.campaign.server.server_store import ServerStore
 from jsam.mechanism.contract_files import load_contract
 from jsam.privacy import read_ledger
 from jsam.runs.run_folder import RunFolder
@@ -77,7 +77,7 @@ def test_noise_of_the_aggregate_has_the_variance_of_the_contract(tmp_path: Path)
     noisy = Federation.make(tmp_path / "noisy", SENSITIVITIES)
     plain = Federation.make(tmp_path / "plain", SENSITIVITIES, noise=no_noise)
     seen: dict[str, list[np.ndarray[Any, Any]]] = {"noisy": [], "plain": []}
-    original = server_campaign._Campaign._update
+    original = rounds.Rounds._update
     with pytest.MonkeyPatch.context() as patch:
         for name, federation in (("noisy", noisy), ("plain", plain)):
 
@@ -86,14 +86,14 @@ def test_noise_of_the_aggregate_has_the_variance_of_the_contract(tmp_path: Path)
                 seen[name].append(found.astype(np.float64))
                 return found
 
-            patch.setattr(server_campaign._Campaign, "_update", update)
+            patch.setattr(rounds.Rounds, "_update", update)
             federation.run(rules)
 
     releases = read_ledger(tmp_path / "noisy" / "server" / "ledger.jsonl")
     ratios = []
     for index, (with_noise, without) in enumerate(zip(seen["noisy"], seen["plain"], strict=True)):
         of_round = [entry for entry in releases if entry.round == index]
-        contract = sum((entry.multiplicity * entry.noise_std) ** 2 for entry in of_round) / rules.per_round**2
+        contract = sum((entry.multiplicity * entry.noise_std) ** 2 for entry in of_round) / rules.training.per_round**2
         ratios.append((with_noise - without) ** 2 / contract)
     squares = np.concatenate(ratios)
     # Σ of n squared standard normals: n ± a few √(2n).

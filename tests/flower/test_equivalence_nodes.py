@@ -15,8 +15,8 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.server_store import ServerStore
-from jsam.flower.launch.deploy import deal_out
+from jsam.campaign.server.server_store import ServerStore
+from jsam.flower.launch.deploy import Shares
 from jsam.flower.launch.federation import LocalFederation
 from jsam.mechanism.contract_files import load_contract
 from jsam.privacy import read_ledger
@@ -51,7 +51,7 @@ def test_without_noise_real_processes_and_the_simulator_give_the_same_model(
     (own / "noiseless.py").write_text(NOISELESS)
     rules = published(rounds=3, per_round=6)
     store = ServerStore(tmp_path / "server")
-    files = deal_out(tmp_path / "clients", rules, clients=CLIENTS, dataset="digits")
+    files = Shares.deal(rules, clients=CLIENTS, dataset="digits").write(tmp_path / "clients")
     with LocalFederation(tmp_path, own_app="noiseless:app") as federation:
         federation.environment["PYTHONPATH"] = str(own)
         for k, file in enumerate(files):
@@ -62,7 +62,7 @@ def test_without_noise_real_processes_and_the_simulator_give_the_same_model(
         assert run.completed, federation.superlink and federation.superlink.tail()
 
     monkeypatch.setattr(eager_rounds, "round_noise", lambda std, size, **_: torch.zeros(size))
-    task = TaskSpec(dataset="digits", num_clients=CLIENTS, seed=rules.seed).build()
+    task = TaskSpec(dataset="digits", num_clients=CLIENTS, seed=rules.rules.seed).build()
     start = np.concatenate([value.detach().numpy().ravel() for value in task.model.parameters()])
     train(load_contract(store.run.contract), task, rules.training, tmp_path / "simulated")
     ours, theirs = _parameters(tmp_path / "simulated" / "model.pt"), _parameters(store.run.model)

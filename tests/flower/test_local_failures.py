@@ -18,17 +18,16 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
-from jsam.campaign.campaign_rules import Conduct
+from jsam.campaign.server.server_options import ServerOptions
 from jsam.cli import main
 from jsam.errors import InputError, JsamError
 from jsam.flower.client_app import app
 from jsam.flower.launch import deploy as local_campaign
 from jsam.flower.launch import federation as local
-from jsam.flower.launch.deploy import longest, run_local
+from jsam.flower.launch.deploy import Shares, longest, run_local
 from jsam.flower.launch.federation import LocalFederation, RunStatus
 from jsam.flower.launch.processes import Child, ProcessError, _dying_with
-from jsam.flower.server_campaign import run_campaign
-from tests.flower.loopback import FAST, LoopbackGrid, published
+from tests.flower.loopback import FAST, LoopbackGrid, published, run_server
 
 
 class _WithoutProcesses(LocalFederation):
@@ -45,14 +44,14 @@ class _WithoutProcesses(LocalFederation):
         return None  # type: ignore[return-value]
 
     def submit(self, values: Mapping[str, object], **_: Any) -> str:
-        names = {field for field in Conduct.__dataclass_fields__ if field in values}
-        conduct = Conduct(**{**{name: values[name] for name in names}, **FAST})  # type: ignore[arg-type]
+        names = {field for field in ServerOptions.__dataclass_fields__ if field in values}
+        options = ServerOptions(**{**{name: values[name] for name in names}, **FAST})  # type: ignore[arg-type]
         rules = published(**{name: value for name, value in values.items() if name not in names})
         nodes = {k + 1: (app, {"client-file": str(file)}) for k, file in enumerate(self.client_files.values())}
         grid = LoopbackGrid(dict(nodes), fault=type(self).fault)
         self.ended = "finished:completed"
         try:
-            run_campaign(grid.exchange(), rules, conduct)
+            run_server(grid, rules, options)
         except JsamError:
             self.ended = "finished:failed"
         return "7"
@@ -143,12 +142,13 @@ def test_the_usual_limit_grows_with_the_rounds_and_outlasts_the_server(
     federation: type[_WithoutProcesses], tmp_path: Path
 ) -> None:
     rules = published(rounds=400)
-    usual = Conduct(clients=2, store="-")
+    usual = ServerOptions(clients=2, store="-")
     assert longest(rules, 2) > usual.wait_seconds + usual.elicit_seconds + 400 * usual.round_seconds
-    run_local(tmp_path / "d", published(), clients=2, dataset="digits")
+    shares = Shares.deal(published(), clients=2, dataset="digits")
+    run_local(tmp_path / "d", shares)
     assert federation.timeout == longest(published(), 2)
     with pytest.raises(InputError, match="limit is 0"):
-        run_local(tmp_path / "e", published(), clients=2, dataset="digits", limit=0.0)
+        run_local(tmp_path / "e", shares, limit=0.0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="starts processes as Linux does")

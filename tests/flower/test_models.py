@@ -15,10 +15,10 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server.server_store import ServerStore
+from jsam.campaign.server.storage import NobodyLeftError
 from jsam.errors import InputError
-from jsam.flower import server_campaign
-from jsam.flower.elicitation import NobodyLeftError
+from jsam.training.federated import server_model
 from jsam.training.models import build_model, check_model
 from tests.flower.loopback import Federation, no_noise, published
 
@@ -85,7 +85,7 @@ def test_a_client_without_the_model_reports_and_spends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     federation = Federation.make(tmp_path, [0.2, 0.4])
-    monkeypatch.setattr(server_campaign, "check_model", lambda name: None)
+    monkeypatch.setattr(server_model, "check_model", lambda name: None)
     with pytest.raises(NobodyLeftError, match="no client reported"):
         federation.run(published(model="ward"))
     assert "unreadable-rules: the published rules cannot be read here: model" in caplog.text

@@ -18,7 +18,7 @@ if not TYPE_CHECKING:
 
 from flwr.supernode.runtime import run_clientapp as runtime
 
-from jsam.campaign.client_files import write_client
+from jsam.campaign.client.client_files import write_client
 from jsam.cli import main
 from jsam.errors import InputError, NotSupportedError
 from jsam.flower.client_app import deployed as app

@@ -18,11 +18,10 @@ if not TYPE_CHECKING:
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from jsam.campaign.round_request import Request
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.round_request import RoundRequest
+from jsam.campaign.server.rounds import Ask, CampaignStoppedError
+from jsam.campaign.server.server_store import ServerStore
 from jsam.campaign.terms import Terms
-from jsam.flower.rounds import Ask
-from jsam.flower.server_campaign import CampaignStoppedError
 from tests.flower.loopback import Federation, published
 
 RULES = published(rounds=4, per_round=3)
@@ -66,7 +65,7 @@ def _request(federation: Federation, **changes: Any) -> RecordDict:
     state = ServerStore(federation.folder / "server").state()
     assert state is not None
     terms = _terms(federation)
-    honest = Request.of_terms(terms, round=2, multiplicity=1).as_dict()
+    honest = RoundRequest.of_terms(terms, round=2, multiplicity=1).as_dict()
     record = {**honest, "ask_id": "x", **changes}
     return RecordDict(
         {
@@ -131,7 +130,7 @@ def test_more_draws_than_were_sold_are_refused(federation: Federation) -> None:
     """Round 2 with all that is left, and then one draw more."""
     own = federation.statement(0)
     left = own.participations_bought - own.participations
-    assert 0 < left <= RULES.per_round
+    assert 0 < left <= RULES.training.per_round
     assert "refused" not in _answer(_send(federation, "train", _request(federation, multiplicity=left)))
     before = _books(federation)
     assert _answer(_send(federation, "train", _request(federation, round=3)))["refused"] == "too-many-draws"
@@ -140,7 +139,7 @@ def test_more_draws_than_were_sold_are_refused(federation: Federation) -> None:
 
 def test_an_answered_round_is_not_answered_with_other_draws(federation: Federation) -> None:
     record = dict(_round_asked(federation).content.config_records["request"])
-    other = int(str(record["multiplicity"])) % RULES.per_round + 1
+    other = int(str(record["multiplicity"])) % RULES.training.per_round + 1
     before = _books(federation)
     reply = _send(federation, "train", _request(federation, round=record["round"], multiplicity=other))
     assert _answer(reply)["refused"] == "repeat-differs"

@@ -15,7 +15,7 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.client_files import write_client
+from jsam.campaign.client.client_files import write_client
 from jsam.campaign.identity import Certificates
 from jsam.flower.launch.federation import LocalFederation
 from jsam.flower.launch.processes import Child

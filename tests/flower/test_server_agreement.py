@@ -16,12 +16,13 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
-from jsam.campaign.campaign_rules import Published
+from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.identity import Certificates
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server.elicitation import MOST_QUESTIONS
+from jsam.campaign.server.rounds import CampaignStoppedError
+from jsam.campaign.server.server_store import ServerStore
+from jsam.campaign.server.storage import NobodyLeftError
 from jsam.errors import MissingDataError
-from jsam.flower.elicitation import MOST_QUESTIONS, NobodyLeftError
-from jsam.flower.server_campaign import CampaignStoppedError
 from jsam.mechanism.contract_files import load_contract
 from tests.flower.loopback import Federation, no_noise, published
 
@@ -276,7 +277,7 @@ def test_a_server_killed_between_its_offers_and_the_agreement_says_the_same_agai
     with pytest.raises(_KilledError):
         federation.run(published())
     assert not (tmp_path / "server" / "agreement.json").exists()
-    monkeypatch.delattr(Published, "contract")  # a plan is made once
+    monkeypatch.delattr(CampaignRules, "contract")  # a plan is made once
     books = federation.run(published())
     assert {entry["id"]: entry["declined"] is None for entry in books["clients"]} == {
         "client-1": False,

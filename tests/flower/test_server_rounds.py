@@ -20,15 +20,16 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
-from jsam.campaign import server_store
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server import server_store
+from jsam.campaign.server.agreement import withdraw
+from jsam.campaign.server.asking import Office
+from jsam.campaign.server.roster import Roster
+from jsam.campaign.server.rounds import CampaignStoppedError
+from jsam.campaign.server.server_store import ServerStore
 from jsam.cli import main
 from jsam.errors import JsamError
-from jsam.flower.agreement import withdraw
-from jsam.flower.parameters import flattened, initial_model
-from jsam.flower.roster import Roster
-from jsam.flower.server_campaign import CampaignStoppedError
 from jsam.privacy import Ledger
+from jsam.training.federated.parameters import flattened, initial_model
 from tests.flower.loopback import Federation, no_noise, published
 
 THREE = [0.2, 0.4, 0.6]
@@ -213,11 +214,12 @@ def test_a_withdrawn_client_is_free_again(tmp_path: Path) -> None:
     with pytest.raises(CampaignStoppedError):
         federation.run(rules)
     assert federation.ledger(0).committed().sum_epsilon > 0
-    exchange = federation.grid.exchange()
-    roster = Roster(exchange, rebind=False)
+    transport = federation.grid.transport()
+    roster = Roster(transport, rebind=False)
     for _ in range(3):
         roster.refresh()
-    withdraw(exchange, roster, rules.campaign, ["client-0"], federation.conduct())
+    office = Office(transport=transport, roster=roster, rules=rules, options=federation.options())
+    withdraw(office, ["client-0"])
     assert federation.statement(0).closed
     assert federation.ledger(0).committed().sum_epsilon == 0
 

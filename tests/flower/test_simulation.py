@@ -16,12 +16,12 @@ if not TYPE_CHECKING:
     require("flwr", extra="flower")
     require("ray", extra="flower")
 
-from jsam.campaign.campaign_rules import Published
-from jsam.campaign.client_files import ClientFiles
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.campaign_rules import CampaignRules
+from jsam.campaign.client.client_files import ClientFiles
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.server.server_store import ServerStore
 from jsam.flower.launch.app_folder import write_app
-from jsam.flower.launch.deploy import deal_out
+from jsam.flower.launch.deploy import Shares
 from jsam.flower.launch.federation import LocalFederation
 from jsam.mechanism.contract_files import load_contract
 from jsam.training import eager_rounds
@@ -38,9 +38,9 @@ app = client_app(lambda std, size: np.zeros(size, dtype=np.float32))
 """
 
 
-def _run(folder: Path, rules: Published, clients: int, app: Path | None = None) -> ServerStore:
+def _run(folder: Path, rules: CampaignRules, clients: int, app: Path | None = None) -> ServerStore:
     store = ServerStore(folder / "server")
-    deal_out(folder / "clients", rules, clients=clients, dataset="digits")
+    Shares.deal(rules, clients=clients, dataset="digits").write(folder / "clients")
     values: dict[str, Any] = {**rules.as_dict(), "clients": clients, "store": str(store.path), "dataset": "digits"}
     if app is not None:
         write_app(app, values, clientapp="noiseless:app")
@@ -67,7 +67,7 @@ def test_without_noise_flowers_engine_and_ours_give_the_same_model(
     rules = published(rounds=3, per_round=6)
     store = _run(tmp_path, rules, 5, app)
     monkeypatch.setattr(eager_rounds, "round_noise", lambda std, size, **_: torch.zeros(size))
-    task = TaskSpec(dataset="digits", num_clients=5, seed=rules.seed).build()
+    task = TaskSpec(dataset="digits", num_clients=5, seed=rules.rules.seed).build()
     start = np.concatenate([value.detach().numpy().ravel() for value in task.model.parameters()])
     train(load_contract(store.run.contract), task, rules.training, tmp_path / "simulated")
     ours, flowers = _parameters(tmp_path / "simulated" / "model.pt"), _parameters(store.run.model)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +17,10 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
-from jsam.campaign.campaign_rules import Published
+from jsam.campaign.campaign_rules import CampaignRules
+from jsam.campaign.server.storage import NobodyLeftError
 from jsam.campaign.statement import Total
-from jsam.flower.elicitation import NobodyLeftError
+from jsam.mechanism.contract import Contract
 from tests.flower.loopback import Federation, published
 
 
@@ -75,7 +78,13 @@ def test_a_server_that_fits_the_loss_weight_to_the_reports_finds_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless a client's policy says that it takes η on trust."""
-    monkeypatch.setattr(Published, "loss_weight_for", lambda self, num_clients: 40.0)
+
+    def fitted(self: CampaignRules, names: Sequence[str], sensitivities: Sequence[float]) -> Contract:
+        constant = dataclasses.replace(self.rules, budget=None, loss_weight=40.0)
+        plan = constant.contract(constant.market(sensitivities, names))
+        return dataclasses.replace(plan, budget=self.rules.budget)
+
+    monkeypatch.setattr(CampaignRules, "contract", fitted)
     federation = Federation.make(tmp_path / "a", [0.2, 0.4])
     with pytest.raises(NobodyLeftError, match="does not hold: loss weight"):
         federation.run(published(budget=3.0, loss_weight=None))

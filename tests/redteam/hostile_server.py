@@ -10,20 +10,16 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from jsam.campaign.campaign_rules import Published
-from jsam.campaign.client_files import ClientFiles, write_client
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.round_request import Request
-from jsam.campaign.terms import PublicInputs, Terms
+from jsam.campaign.campaign_rules import CampaignRules
+from jsam.campaign.client.client_files import ClientFiles, write_client
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.round_request import RoundRequest
+from jsam.campaign.terms import Terms
 from jsam.flower.client_app import client_app
-from jsam.flower.parameters import flattened, initial_model
+from jsam.training.federated.parameters import flattened, initial_model
 from tests.flower.loopback import LoopbackGrid
 
 RECORDS = 60
-_PUBLIC = (
-    "prior", "mechanism", "loss_weight", "noise_weight", "bias_weight", "max_selection_prob", "max_epsilon", "rounds",
-    "per_round", "learning_rate", "model",
-)  # fmt: skip
 
 
 class HostileServer:
@@ -39,15 +35,14 @@ class HostileServer:
             targets=rng.integers(0, 10, RECORDS),
             policy=policy,
         )
-        grid = LoopbackGrid({7: (client_app(), {"client-file": str(self.file)})})
-        self._exchange = grid.exchange()
+        self._grid = LoopbackGrid({7: (client_app(), {"client-file": str(self.file)})})
         self._parameters = flattened(initial_model("digits", 0))
 
     @property
     def ledger(self) -> ClientLedger:
         return ClientFiles.load(self.file).books()
 
-    def rules(self, **changes: Any) -> Published:
+    def rules(self, **changes: Any) -> CampaignRules:
         values: dict[str, Any] = {
             "campaign": "x",
             "loss_weight": 50.0,
@@ -56,24 +51,25 @@ class HostileServer:
             "per_round": 4,
             "learning_rate": 0.5,
         }
-        return Published(**{**values, **changes})
+        return CampaignRules.from_dict({**values, **changes})
 
-    def terms(self, rules: Published, *, epsilon: float = 2.0, draws: int = 3, payment: float | None = None) -> Terms:
-        public = PublicInputs(num_clients=3, budget_seed=rules.seed, **{name: getattr(rules, name) for name in _PUBLIC})
+    def terms(
+        self, rules: CampaignRules, *, epsilon: float = 2.0, draws: int = 3, payment: float | None = None
+    ) -> Terms:
         return Terms.of_contract(
             campaign=rules.campaign,
             client="hospital-a",
             epsilon=epsilon,
-            delta=rules.delta,
+            delta=rules.training.delta,
             participations=draws,
-            clip_norm=rules.clip_norm,
+            clip_norm=rules.training.clip_norm,
             samples=RECORDS,
-            adjacency=rules.adjacency,
+            adjacency=rules.training.adjacency,
             payment=epsilon if payment is None else payment,
-            public=public,
+            public=rules.inputs(3, rules.rules.loss_weight or 0.0),
         )
 
-    def elicit(self, rules: Published, **changes: Any) -> dict[str, Any]:
+    def elicit(self, rules: CampaignRules, **changes: Any) -> dict[str, Any]:
         """`changes` to the words that are sent, which need not be rules that anybody could publish."""
         text = json.dumps({**rules.as_dict(), **changes})
         return self._say("query.elicit", RecordDict({"published": ConfigRecord({"text": text})}))[0]
@@ -81,8 +77,12 @@ class HostileServer:
     def offer(self, terms: Terms) -> dict[str, Any]:
         return self._say("query.offer", RecordDict({"offer": ConfigRecord({"terms": terms.to_json()})}))[0]
 
+    def offer_as_stored(self, stored: dict[str, Any]) -> dict[str, Any]:
+        """Words in the place of terms, which need not be terms that anybody could make."""
+        return self._say("query.offer", RecordDict({"offer": ConfigRecord({"terms": json.dumps(stored)})}))[0]
+
     def ask(self, terms: Terms, round: int, draws: int = 1) -> tuple[dict[str, Any], NDArray[np.float32] | None]:
-        request = Request.of_terms(terms, round=round, multiplicity=draws)
+        request = RoundRequest.of_terms(terms, round=round, multiplicity=draws)
         content = RecordDict(
             {
                 "request": ConfigRecord({**request.as_dict(), "ask_id": "a"}),
@@ -107,7 +107,4 @@ class HostileServer:
         return terms
 
     def _say(self, kind: str, content: RecordDict) -> tuple[dict[str, Any], NDArray[np.float32] | None]:
-        reply = self._exchange.ask({7: content}, kind, 10.0)[7]
-        arrays = reply.content.array_records if reply.content else {}
-        release = arrays["release"]["gradient"].numpy() if "release" in arrays else None
-        return dict(reply.config), release
+        return self._grid.say(7, kind, content)

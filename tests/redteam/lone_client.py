@@ -11,12 +11,12 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from jsam.campaign.client_files import ClientFiles, write_client
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.round_request import Request
-from jsam.campaign.terms import PublicInputs, Terms
-from jsam.flower import fit_records, parameters
+from jsam.campaign.client.client_files import ClientFiles, write_client
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.round_request import RoundRequest
+from jsam.campaign.terms import Terms
 from jsam.flower.client_app import client_app
+from jsam.training.federated import fit_records, parameters
 from jsam.training.models import build_model
 from tests.flower.loopback import LoopbackGrid, no_noise, published
 
@@ -47,7 +47,7 @@ class LoneClient:
         self.samples, self.model = len(targets), model
         self.file = write_client(folder, name="hospital-a", sensitivity=0.2, inputs=inputs, targets=targets)
         app = client_app(no_noise) if noiseless else client_app()
-        self._exchange = LoopbackGrid({7: (app, {"client-file": str(self.file)})}).exchange()
+        self._grid = LoopbackGrid({7: (app, {"client-file": str(self.file)})})
         self.parameters = parameters.flattened(build_model(model, 0))
 
     @property
@@ -60,43 +60,27 @@ class LoneClient:
 
     def offered(self, *, epsilon: float = 1.0, clip_norm: float = 1.0) -> tuple[Terms, dict[str, Any]]:
         """Elicit and offer; the terms and what the client says to them."""
-        rules: Any = published(model=self.model, campaign="x", clip_norm=clip_norm)
+        rules = published(model=self.model, campaign="x", clip_norm=clip_norm)
         self._say("query.elicit", RecordDict({"published": ConfigRecord({"text": rules.to_json()})}))
         terms = Terms.of_contract(
             campaign="x",
             client="hospital-a",
             epsilon=epsilon,
-            delta=rules.delta,
+            delta=rules.training.delta,
             participations=3,
             clip_norm=clip_norm,
             samples=self.samples,
-            adjacency=rules.adjacency,
+            adjacency=rules.training.adjacency,
             payment=epsilon,
-            public=PublicInputs(
-                prior=rules.prior,
-                mechanism=rules.mechanism,
-                num_clients=3,
-                loss_weight=rules.loss_weight,
-                rounds=rules.rounds,
-                per_round=rules.per_round,
-                learning_rate=rules.learning_rate,
-                model=rules.model,
-                budget_seed=rules.seed,
-                noise_weight=rules.noise_weight,
-                bias_weight=rules.bias_weight,
-                max_epsilon=rules.max_epsilon,
-                max_selection_prob=rules.max_selection_prob,
-            ),
+            public=rules.inputs(3, 50.0),
         )
         return terms, self._say("query.offer", RecordDict({"offer": ConfigRecord({"terms": terms.to_json()})}))[0]
 
     def ask(self, terms: Terms, *, round: int = 0, vector: NDArray[np.float32] | None = None) -> Answer:
-        request: dict[str, Any] = {**Request.of_terms(terms, round=round, multiplicity=1).as_dict(), "ask_id": "a"}
+        request: dict[str, Any] = {**RoundRequest.of_terms(terms, round=round, multiplicity=1).as_dict(), "ask_id": "a"}
         vector = self.parameters if vector is None else vector
         model = ArrayRecord({"parameters": Array(vector)})
         return self._say("train", RecordDict({"request": ConfigRecord(request), "model": model}))
 
     def _say(self, kind: str, content: RecordDict) -> Answer:
-        reply = self._exchange.ask({7: content}, kind, 10.0)[7]
-        arrays = reply.content.array_records if reply.content else {}
-        return dict(reply.config), arrays["release"]["gradient"].numpy() if "release" in arrays else None
+        return self._grid.say(7, kind, content)

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from jsam.campaign.client_journal import CHAIN, HEAD, adopt
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.client_store import campaign_id
-from jsam.campaign.policy import Policy
+from jsam.campaign.client.client_journal import CHAIN, HEAD, adopt
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.client.client_store import campaign_id
+from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason, Refused
 from jsam.errors import InputError, JsamError
 from jsam.privacy.chain import Chain, ChainError
-from tests.flower.books import MODEL, ask, contents, noisy, refused
-from tests.flower.offers import offer
-from tests.flower.test_announcement import published
+from tests.campaign.books import MODEL, ask, contents, noisy, refused
+from tests.campaign.offers import offer
+from tests.campaign.test_announcement import published
 
 FILES = (
     "releases.jsonl",

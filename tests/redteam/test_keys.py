@@ -15,9 +15,9 @@ if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
 from jsam.campaign.identity import Certificates
+from jsam.campaign.server.answers import Flaw
+from jsam.campaign.server.storage import NobodyLeftError
 from jsam.errors import InputError
-from jsam.flower.answers import Flaw
-from jsam.flower.elicitation import NobodyLeftError
 from tests.flower.loopback import Federation, published
 
 

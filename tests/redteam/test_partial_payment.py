@@ -15,12 +15,12 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.refusal import Reason
 from jsam.campaign.terms import PAID_BY_DRAWS, Terms
 from jsam.privacy import spent_epsilons
-from tests.flower.books import MODEL, ask, noisy, refused
-from tests.flower.offers import forged, offer, public_inputs
+from tests.campaign.books import MODEL, ask, noisy, refused
+from tests.campaign.offers import forged, offer, public_inputs
 from tests.redteam.hostile_server import HostileServer
 
 FLOOR = 0.3

@@ -20,12 +20,12 @@ if not TYPE_CHECKING:
 if os.name != "posix":
     pytest.skip("this system has no such rights", allow_module_level=True)
 
-from jsam.campaign import client_store
-from jsam.campaign.client_files import ClientFiles, write_client
-from jsam.campaign.client_journal import Journal
+from jsam.campaign.client import client_store
+from jsam.campaign.client.client_files import ClientFiles, write_client
+from jsam.campaign.client.client_journal import Journal
 from jsam.campaign.identity import Certificates
 from jsam.campaign.refusal import Refused
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server.server_store import ServerStore
 from jsam.cli import main
 from jsam.errors import InputError, JsamError
 from jsam.files import keep_private, make_folder, sync_folder, write_atomically

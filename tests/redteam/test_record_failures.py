@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from jsam.errors import InputError
-from jsam.flower import fit_records, parameters
 from jsam.training import train
+from jsam.training.federated import fit_records, parameters
 from tests.redteam.lone_client import LoneClient, install
 from tests.training.small import small_contract, small_settings, small_task
 

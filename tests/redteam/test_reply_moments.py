@@ -16,9 +16,9 @@ if not TYPE_CHECKING:
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from jsam.flower import client_app as module
+from jsam.campaign.client import answering as module
+from jsam.campaign.client.reply_times import ReplyTimes
 from jsam.flower.client_app import client_app
-from jsam.flower.reply_times import ReplyTimes
 from tests.flower.loopback import Federation, no_noise, published
 
 

@@ -20,14 +20,15 @@ if not TYPE_CHECKING:
 
 from flwr.app import Message
 
-from jsam.campaign.client_files import ClientFiles
-from jsam.campaign.policy import Policy
+from jsam.campaign.client.client_files import ClientFiles
+from jsam.campaign.client.policy import Policy
+from jsam.campaign.client.reply_times import SHORTEST_STEP, ReplyTimes, Work, step_for
 from jsam.cli.supernode import supernode
 from jsam.errors import InputError
-from jsam.flower import parameters
 from jsam.flower.client_app import client_app
 from jsam.flower.launch.clientapp_launcher import OWN_APP, app_named
-from jsam.flower.reply_times import SHORTEST_STEP, ReplyTimes, Work, measured, step_for
+from jsam.training.federated import parameters
+from jsam.training.federated.local_training import measured
 from tests.flower.loopback import Federation, published
 
 
@@ -174,16 +175,15 @@ def test_the_step_follows_from_the_number_of_records_and_the_model_alone(
     assert works[0] == works[1]
     seen.clear()
     for work in works:
-        measured(work, now=lambda: 0.0)
+        measured(work.model, work.kind, work.shape, work.labels, now=lambda: 0.0)
     assert len(seen) == 2
     assert seen[0] == seen[1]
     assert len(np.frombuffer(seen[0][1], dtype=np.float32)) == 40 * 64
 
 
 def test_the_measure_takes_the_records_form_and_computes_what_a_reply_computes() -> None:
-    work = Work(model="digits", kind="<f4", shape=(20, 1, 8, 8), labels=(20,))
     moments = iter([5.0, 7.5])
-    assert measured(work, now=lambda: next(moments)) == 2.5
+    assert measured("digits", "<f4", (20, 1, 8, 8), (20,), now=lambda: next(moments)) == 2.5
 
 
 @given(st.floats(0, 1e4))

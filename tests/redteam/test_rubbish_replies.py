@@ -20,13 +20,13 @@ if not TYPE_CHECKING:
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.clientapp import ClientApp
 
-from jsam.campaign.client_files import write_client
+from jsam.campaign.client.client_files import write_client
 from jsam.campaign.names import is_name
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server.answers import Flaw, UnusableError, check_release
+from jsam.campaign.server.rounds import CampaignStoppedError
+from jsam.campaign.server.server_store import ServerStore
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError
-from jsam.flower.answers import Flaw, UnusableError, check_release
-from jsam.flower.server_campaign import CampaignStoppedError
 from jsam.mechanism.contract_files import load_contract
 from jsam.privacy import Adjacency, Release
 from jsam.runs.run_folder import write_json
@@ -385,6 +385,6 @@ def test_terms_hold_every_name_that_is_allowed() -> None:
         contract = rules.contract([name, "b"], [0.1, 0.2])
         terms = Terms.of_contract(
             campaign="c", client=name, epsilon=1.0, delta=1e-5, participations=2, clip_norm=1.0, samples=10,
-            adjacency="add-remove", payment=1.0, public=rules.inputs(contract),
+            adjacency="add-remove", payment=1.0, public=rules.inputs(2, contract.loss_weight),
         )  # fmt: skip
         assert terms.client == name

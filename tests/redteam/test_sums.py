@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.sensitivity import KINDS, worst_shift
-from jsam.flower import parameters as flower_parameters
-from jsam.flower.parameters import check_trains, clipped_mean, flattened
 from jsam.training.clipping import ClippingEngine, sample_weights, sums
 from jsam.training.clipping.chunk_worker import Worker
 from jsam.training.clipping.clipped_sum import LARGEST_RATIO
 from jsam.training.clipping.layers import RULES, Call
 from jsam.training.clipping.sums import Factors, RunningSum
+from jsam.training.federated import parameters as flower_parameters
+from jsam.training.federated.parameters import check_trains, clipped_mean, flattened
 from jsam.training.models import build_model
 
 BOUND = 1 + 1e-6

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.policy import Policy
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Refused
 from jsam.campaign.statement import Total
 from jsam.privacy import Release, epsilon_of, gdp_mu
 from jsam.privacy.accounting import PLD_TOLERANCE
 from jsam.privacy.composition import composed_epsilon, composed_mu
+from tests.campaign.books import MODEL, ask, noisy
+from tests.campaign.offers import offer
 from tests.conftest import require
-from tests.flower.books import MODEL, ask, noisy
-from tests.flower.offers import offer
 
 CASES = [[0.3], [0.1, 0.2, 0.5], [1.0] * 4, [0.05] * 30, [2.0, 0.01, 0.7]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,12 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.policy import Policy
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason
-from tests.flower.books import MODEL, ask, contents, noisy, refused
-from tests.flower.offers import offer, public_inputs
-from tests.flower.test_announcement import published
+from tests.campaign.books import MODEL, ask, contents, noisy, refused
+from tests.campaign.offers import offer, public_inputs
+from tests.campaign.test_announcement import published
 from tests.redteam.hostile_server import RECORDS, HostileServer
 
 UNREADABLE: list[dict[str, Any]] = [
@@ -67,6 +68,40 @@ def test_a_name_that_cannot_be_shown_is_refused_at_the_first_word(name: str, ser
     before = contents(server.ledger.folder)
     assert server.elicit(server.rules(), campaign=name)["refused"] == "malformed"
     assert contents(server.ledger.folder) == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mechanism": "trap_of_test:Mechanism"},
+        {"mechanism": "trap_of_test"},
+        {"prior": "trap_of_test:Prior"},
+        {"prior": "trap_of_test.inner:1,2"},
+        {"model": "trap_of_test:model"},
+    ],
+    ids=str,
+)
+def test_no_name_that_a_server_chooses_is_imported(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in rules nor in an offer, neither here nor in the process that computes priors."""
+    trace = tmp_path / "imported"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "trap_of_test.py").write_text(f"open({str(trace)!r}, 'w').close()\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    server = HostileServer(tmp_path)
+    assert server.elicit(server.rules(), **changes)["refused"] == "unreadable-rules"
+    honest = server.rules(campaign="y")
+    assert "sensitivity" in server.elicit(honest)
+    stored = server.terms(honest).as_dict()
+    stored["public"].update(changes)
+    answer = server.offer_as_stored({**stored, "hash": "0" * 64})
+    assert answer["refused"] in ("malformed", "invalid-terms", "rules-changed")
+    assert not trace.exists()
+    __import__("trap_of_test")
+    assert trace.exists(), "the trap must work, or nothing was shown"
+    sys.modules.pop("trap_of_test")
 
 
 def test_a_prior_that_takes_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

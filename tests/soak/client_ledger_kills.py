@@ -20,10 +20,11 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.client_noise import fresh_noise
-from jsam.campaign.round_request import Request
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.client.client_noise import fresh_noise
+from jsam.campaign.round_request import RoundRequest
 from jsam.campaign.terms import PublicInputs, Terms
+from jsam.mechanism.rules import Rules
 from jsam.privacy import Release, check_contract, read_ledger
 
 RESULT = Path("results/soak/client-ledger-kills.json")
@@ -77,8 +78,7 @@ def _campaign(rng: random.Random, folder: Path, kills: int, found: Counter[str])
 
 def _terms(participations: int) -> Terms:
     public = PublicInputs(
-        prior="uniform:0,1",
-        mechanism="jsam",
+        rules=Rules(prior="uniform:0,1", loss_weight=5.0),
         num_clients=3,
         loss_weight=5.0,
         rounds=ROUNDS,
@@ -112,7 +112,7 @@ def _client(folder: Path, terms: Terms, schedule: dict[int, int]) -> tuple[int, 
         os.close(reader)
         ledger = ClientLedger(folder)
         for round, multiplicity in schedule.items():
-            request = Request.of_terms(terms, round=round, multiplicity=multiplicity)
+            request = RoundRequest.of_terms(terms, round=round, multiplicity=multiplicity)
             reply = ledger.answer(request, _compute, model=f"{round:064x}")
             os.write(writer, f"{round} {hashlib.sha256(reply).hexdigest()}\n".encode())
         code = 0

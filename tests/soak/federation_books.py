@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from jsam.campaign.campaign_rules import Published
-from jsam.campaign.client_files import ClientFiles
-from jsam.campaign.client_ledger import ClientLedger
-from jsam.campaign.client_store import campaign_id
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.campaign_rules import CampaignRules
+from jsam.campaign.client.client_files import ClientFiles
+from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.client.client_store import campaign_id
+from jsam.campaign.server.server_store import ServerStore
 from jsam.flower.launch.federation import LocalFederation
 from jsam.privacy import check_contract, read_ledger
 
@@ -39,7 +39,7 @@ class Books:
         self._digests: dict[Path, str] = {}
         self._compared: set[tuple[str, str, str]] = set()
 
-    def look(self, store: ServerStore, rules: Published) -> None:
+    def look(self, store: ServerStore, rules: CampaignRules) -> None:
         """Nobody is over; a reply that may have left is never another one later, nor another one at the server."""
         for name, files in self._clients.items():
             for entry in ClientLedger(files.ledger, files.policy).statement():
@@ -51,7 +51,7 @@ class Books:
         for path in store.path.glob("replies/*/*.npz"):
             self._compare(path, rules)
 
-    def _compare(self, path: Path, rules: Published) -> None:
+    def _compare(self, path: Path, rules: CampaignRules) -> None:
         """What the server got against what the client stored as given out."""
         try:
             with np.load(path, allow_pickle=False) as stored:
@@ -69,14 +69,14 @@ class Books:
     def _folder(self, name: str, campaign: str) -> Path:
         return self._clients[name].ledger / "campaigns" / campaign_id(campaign)
 
-    def settle(self, store: ServerStore, rules: Published) -> None:
+    def settle(self, store: ServerStore, rules: CampaignRules) -> None:
         """Both sides' ledgers against the terms, each by two accountants."""
         agreement = store.agreement(rules)
         if agreement is None:
             return
         asked = read_ledger(store.run.ledger)
         bought = {name: terms.epsilon for name, terms in agreement.terms.items()}
-        report = check_contract(asked, bought, rules.delta, second_opinion=True)
+        report = check_contract(asked, bought, rules.training.delta, second_opinion=True)
         over = {str(entry.client) for entry in report.violations}
         draws = {str(entry.client): entry.participations for entry in report.clients}
         over |= {name for name, terms in agreement.terms.items() if draws[name] > terms.participations}
@@ -85,7 +85,7 @@ class Books:
         self._cases["overspent_by_the_servers_ledger"] |= {(name, rules.campaign) for name in over}
         for name, terms in agreement.terms.items():
             own = read_ledger(self._folder(name, rules.campaign) / "releases.jsonl")
-            if not check_contract(own, {name: terms.epsilon}, rules.delta, second_opinion=True).kept:
+            if not check_contract(own, {name: terms.epsilon}, rules.training.delta, second_opinion=True).kept:
                 self._cases["overspent_by_the_clients_ledgers"].add((name, rules.campaign))
             if sum(release.multiplicity for release in own) > draws[name]:
                 self._cases["clients_with_more_draws_than_the_server_asked_for"].add((name, rules.campaign))

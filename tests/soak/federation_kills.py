@@ -26,11 +26,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from jsam.campaign.campaign_rules import Published
+from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.identity import Certificates
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server.server_store import ServerStore
 from jsam.flower.launch.app_folder import write_app
-from jsam.flower.launch.deploy import deal_out
+from jsam.flower.launch.deploy import Shares
 from jsam.flower.launch.federation import LocalFederation
 from jsam.flower.launch.processes import started_with
 from tests.soak.federation_books import VIOLATIONS, Books
@@ -64,7 +64,7 @@ def soak(
     certificates = Certificates.make(folder / "certificates", names) if tls else None
     # The same clients sell in every campaign, more together than the usual policy allows.
     policy = "total_epsilon = 1000.0\n"
-    files = deal_out(folder / "clients", _rules(0, rounds), clients=CLIENTS, dataset="digits", policy=policy)
+    files = Shares.deal(_rules(0, rounds), clients=CLIENTS, dataset="digits").write(folder / "clients", policy)
     with LocalFederation(folder, certificates=certificates) as federation:
         for name, file in zip(names, files, strict=True):
             if tls:
@@ -103,16 +103,9 @@ def violations(result: dict[str, Any]) -> dict[str, int]:
     return {name: result[name] for name in COUNTED if result[name]}
 
 
-def _rules(number: int, rounds: int) -> Published:
-    return Published(
-        campaign=f"soak-{number}",
-        loss_weight=50.0,
-        max_epsilon=10.0,
-        rounds=rounds,
-        per_round=PER_ROUND,
-        learning_rate=0.5,
-        seed=number,
-    )
+def _rules(number: int, rounds: int) -> CampaignRules:
+    settings = {"loss_weight": 50.0, "max_epsilon": 10.0, "per_round": PER_ROUND, "learning_rate": 0.5}
+    return CampaignRules.from_dict({"campaign": f"soak-{number}", "rounds": rounds, "seed": number, **settings})
 
 
 class _Soak:
@@ -127,14 +120,18 @@ class _Soak:
     def done(self) -> bool:
         return sum(self.nodes.kills.values()) >= self.kills and self.found["server kills"] >= self.server_kills
 
-    def campaign(self, rules: Published) -> None:
+    def campaign(self, rules: CampaignRules) -> None:
         folder, federation, rng = self.federation.folder, self.federation, self.nodes.rng
         store = ServerStore(folder / f"server-{rules.campaign}")
         trace = folder / "the-shipped-app-was-run"
         app = write_app(folder / "app", self._settings(rules, store), clientapp="hostile:app")
         (app / "hostile.py").write_text(HOSTILE.format(trace=str(trace)))
         run_id = federation.submit({}, app=app)
-        at_round = rng.randrange(1, rules.rounds) if self.found["server kills"] < self.server_kills else rules.rounds
+        at_round = (
+            rng.randrange(1, rules.training.rounds)
+            if self.found["server kills"] < self.server_kills
+            else rules.training.rounds
+        )
         deadline = time.monotonic() + LONGEST_CAMPAIGN
         while not store.outcome.exists():
             assert time.monotonic() < deadline, f"{rules.campaign} does not end"
@@ -146,7 +143,7 @@ class _Soak:
                 federation.start_superlink()
                 run_id = federation.submit({}, app=app)
                 self.found["server kills"] += 1
-                at_round = rules.rounds
+                at_round = rules.training.rounds
             self.nodes.revive()
             if sum(self.nodes.kills.values()) < self.kills and self.nodes.all_connected:
                 self.nodes.kill(rules.campaign, longest_wait=LONGEST_WAIT, over=store.outcome.exists)
@@ -159,7 +156,7 @@ class _Soak:
         self.books.look(store, rules)
         self.books.settle(store, rules)
 
-    def _settings(self, rules: Published, store: ServerStore) -> dict[str, Any]:
+    def _settings(self, rules: CampaignRules, store: ServerStore) -> dict[str, Any]:
         patience = {"elicit_seconds": 60.0, "offer_seconds": 60.0, "round_seconds": 300.0, "repeat_seconds": 10.0}
         values = {**rules.as_dict(), "clients": CLIENTS, "store": str(store.path), "dataset": "", **patience}
         # A SuperNode that is refused its key for a minute after a kill may miss reports and offers.

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jsam.campaign.client_files import ClientFiles
-from jsam.campaign.client_store import campaign_id
+from jsam.campaign.client.client_files import ClientFiles
+from jsam.campaign.client.client_store import campaign_id
 from jsam.flower.launch.federation import LocalFederation
 from jsam.flower.launch.processes import Child
 

@@ -13,12 +13,12 @@ from tests.conftest import require
 if not TYPE_CHECKING:
     require("flwr", extra="flower")
 
-from jsam.campaign.campaign_rules import Published
-from jsam.campaign.client_journal import Journal
-from jsam.campaign.client_store import CampaignStore
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.campaign_rules import CampaignRules
+from jsam.campaign.client.client_journal import Journal
+from jsam.campaign.client.client_store import CampaignStore
+from jsam.campaign.server.rounds import CampaignStoppedError
+from jsam.campaign.server.server_store import ServerStore
 from jsam.flower.launch.federation import LocalFederation
-from jsam.flower.server_campaign import CampaignStoppedError
 from jsam.privacy import Ledger
 from jsam.runs.run_folder import write_json
 from tests.flower.loopback import Federation, published
@@ -28,7 +28,7 @@ NONE = dict.fromkeys(VIOLATIONS, 0)
 
 
 @pytest.fixture
-def campaign(tmp_path: Path) -> tuple[Books, ServerStore, Published, CampaignStore]:
+def campaign(tmp_path: Path) -> tuple[Books, ServerStore, CampaignRules, CampaignStore]:
     """Stopped in its second round, when client 1 did not answer: the replies of the others still lie on the server."""
     clients = Federation.make(tmp_path, [0.2, 0.4, 0.6])
     mute = list(clients.grid.nodes)[1]
@@ -44,7 +44,7 @@ def campaign(tmp_path: Path) -> tuple[Books, ServerStore, Published, CampaignSto
     return books, ServerStore(tmp_path / "server"), rules, own
 
 
-def _counted(books: Books, store: ServerStore, rules: Published) -> dict[str, int]:
+def _counted(books: Books, store: ServerStore, rules: CampaignRules) -> dict[str, int]:
     for _ in range(2):  # the same case seen twice is one case
         books.look(store, rules)
         books.settle(store, rules)
@@ -53,7 +53,7 @@ def _counted(books: Books, store: ServerStore, rules: Published) -> dict[str, in
 
 
 def test_honest_books_have_nothing_to_count(
-    campaign: tuple[Books, ServerStore, Published, CampaignStore],
+    campaign: tuple[Books, ServerStore, CampaignRules, CampaignStore],
 ) -> None:
     books, store, rules, _ = campaign
     books.look(store, rules)
@@ -66,7 +66,7 @@ def test_honest_books_have_nothing_to_count(
 
 
 def test_a_reply_that_becomes_another_one_is_counted(
-    campaign: tuple[Books, ServerStore, Published, CampaignStore],
+    campaign: tuple[Books, ServerStore, CampaignRules, CampaignStore],
 ) -> None:
     books, store, rules, own = campaign
     books.look(store, rules)
@@ -75,7 +75,7 @@ def test_a_reply_that_becomes_another_one_is_counted(
 
 
 def test_a_reply_at_the_server_that_the_client_did_not_record_is_counted(
-    campaign: tuple[Books, ServerStore, Published, CampaignStore],
+    campaign: tuple[Books, ServerStore, CampaignRules, CampaignStore],
 ) -> None:
     books, store, rules, _ = campaign
     store.keep_reply(1, "client-2", np.zeros(3, dtype=np.float32))
@@ -83,7 +83,7 @@ def test_a_reply_at_the_server_that_the_client_did_not_record_is_counted(
 
 
 def test_a_client_that_overspends_by_its_own_ledger_is_counted(
-    campaign: tuple[Books, ServerStore, Published, CampaignStore],
+    campaign: tuple[Books, ServerStore, CampaignRules, CampaignStore],
 ) -> None:
     books, store, rules, own = campaign
     own.record(own.terms.release(2, 100), "a" * 64)
@@ -94,7 +94,7 @@ def test_a_client_that_overspends_by_its_own_ledger_is_counted(
 
 
 def test_a_server_that_asks_for_too_much_is_counted(
-    campaign: tuple[Books, ServerStore, Published, CampaignStore],
+    campaign: tuple[Books, ServerStore, CampaignRules, CampaignStore],
 ) -> None:
     books, store, rules, own = campaign
     with Ledger(store.run.ledger) as ledger:

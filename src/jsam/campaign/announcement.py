@@ -8,29 +8,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 
+from jsam.campaign.campaign_rules import SETTINGS, CampaignRules
 from jsam.campaign.refusal import Reason, Refused
-from jsam.campaign.terms import PublicInputs, Terms
+from jsam.campaign.terms import Terms
+from jsam.errors import InputError
 
 _LONGEST, _LONGEST_NAME = 100_000, 200
-_OF_TERMS = ("campaign", "delta", "clip_norm", "adjacency")
-# N is not known before the reports, so neither is η(N) where a budget determines it.
-_OF_INPUTS = tuple(field.name for field in fields(PublicInputs) if field.name != "num_clients")
-# What is left out could be filled in after the reports.
-NEEDED = tuple(name for name in (*_OF_TERMS, *_OF_INPUTS) if name not in ("budget_seed", "precision"))
+# What else is left out could be filled in after the reports.
+NEEDED = tuple(name for name in SETTINGS if name not in ("seed", "momentum", "learning_rate_schedule"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Announcement:
-    """Published settings by name; what the terms do not speak of is kept and not judged."""
+    """Published settings as text and by name; those that are no rules of a campaign are kept and not judged."""
 
     text: str
     values: Mapping[str, object]
 
     @classmethod
     def from_json(cls, text: str) -> Announcement:
-        """A JSON object of plain values; anything else is refused."""
+        """A JSON object that says all rules; anything else is refused."""
         try:
             values = json.loads(text) if len(text) <= _LONGEST else None
         except (ValueError, RecursionError):
@@ -51,18 +51,24 @@ class Announcement:
     def campaign(self) -> str:
         return str(self.values["campaign"])
 
+    @cached_property
+    def rules(self) -> CampaignRules:
+        """The rules, read once; `Refused` if this client cannot read them."""
+        try:
+            return CampaignRules.from_dict({name: self.values[name] for name in SETTINGS if name in self.values})
+        except InputError as error:
+            raise Refused(Reason.RULES_UNREADABLE, "the published rules cannot be read here: settings") from error
+
     def differences(self, terms: Terms) -> tuple[str, ...]:
         """The names of settings in which an offer is not what was published."""
-        odd = [name for name in _OF_TERMS if self._differs(name, getattr(terms, name))]
-        odd += [name for name in _OF_INPUTS if self._differs(name, getattr(terms.public, name))]
-        # The draws from which a budget's η(N) is found follow from the campaign's seed.
-        if self.values.get("seed", terms.public.budget_seed) != terms.public.budget_seed:
-            odd.append("budget_seed")
-        return tuple(odd)
-
-    def _differs(self, name: str, offered: object) -> bool:
-        if name not in self.values or (name == "loss_weight" and self.values["budget"] is not None):
-            return False
-        published = self.values[name]
-        # 1 and True are equal in Python.
-        return isinstance(published, bool) or published != offered
+        rules, training, public = self.rules, self.rules.training, terms.public
+        # N is not known before the reports, so neither is η(N) where a budget determines it.
+        eta = public.loss_weight if rules.rules.loss_weight is None else rules.rules.loss_weight
+        published, offered = rules.inputs(public.num_clients, eta).as_dict(), public.as_dict()
+        for name in ("delta", "clip_norm", "adjacency"):
+            published[name], offered[name] = getattr(training, name), getattr(terms, name)
+        published |= {"campaign": rules.campaign, "precision": self.values.get("precision", public.precision)}
+        if "seed" not in self.values:
+            del published["budget_seed"]
+        offered["campaign"] = terms.campaign
+        return tuple(name for name, value in published.items() if value != offered[name])

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
+from jsam.campaign.messages import Value, Vector
 from jsam.campaign.refusal import Reason, Refused
 from jsam.campaign.terms import Terms
 
+# What a request repeats from the terms that were accepted.
+AGREED = ("clip_norm", "noise_std", "samples", "delta", "adjacency")
+
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class RoundRequest:
     """Rounds are counted from 0; `noise_std` is that of a single draw, as in the terms."""
 
     campaign: str
@@ -39,28 +46,24 @@ class Request:
                 raise Refused(Reason.MALFORMED, f"{name} must be a number")
 
     @classmethod
-    def of_terms(cls, terms: Terms, *, round: int, multiplicity: int) -> Request:
+    def of_terms(cls, terms: Terms, *, round: int, multiplicity: int) -> RoundRequest:
         """What an honest server asks."""
-        return cls(
-            campaign=terms.campaign,
-            terms_hash=terms.hash,
-            round=round,
-            multiplicity=multiplicity,
-            clip_norm=terms.clip_norm,
-            noise_std=terms.noise_std,
-            samples=terms.samples,
-            delta=terms.delta,
-            adjacency=terms.adjacency,
-        )
+        agreed = {name: getattr(terms, name) for name in ("campaign", *AGREED)}
+        return cls(terms_hash=terms.hash, round=round, multiplicity=multiplicity, **agreed)
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Request:
+    def from_dict(cls, given: Mapping[str, Any]) -> RoundRequest:
         """From a message's record; it must hold exactly these fields."""
         odd = given.keys() ^ {field.name for field in fields(cls)}
         if odd:
             raise Refused(Reason.MALFORMED, "the request must hold exactly the fields of a round")
         return cls(**given)
 
-    def as_dict(self) -> dict[str, str | int | float]:
-        """Plain values, as a Flower ConfigRecord takes them."""
+    def as_dict(self) -> dict[str, Value]:
+        """Plain values, as they travel."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def model_digest(parameters: Vector) -> str:
+    """The SHA-256 of a round's parameters, to which the round is bound on both sides."""
+    return hashlib.sha256(np.ascontiguousarray(parameters).tobytes()).hexdigest()

@@ -23,11 +23,11 @@ MEMORY = 4 * 2**30
 
 def check_loss_weight_apart(terms: Terms, *, seconds: float = SECONDS) -> Check:
     """As `check_loss_weight`; what cannot be computed within the limits is not checked."""
-    if terms.public.budget is None:
+    if terms.public.rules.budget is None:
         return check_loss_weight(terms)
     try:
-        found = _apart("loss-weight", terms.to_json(), seconds)
-        return Check(name=found["name"], status=Status(found["status"]), message=found["message"])
+        verdict = _apart("loss-weight", terms.to_json(), seconds)
+        return Check(name=verdict["name"], status=Status(verdict["status"]), message=verdict["message"])
     except subprocess.TimeoutExpired:
         return loss_weight_unchecked(f"it takes more than {seconds:g} s here")
     except (ValueError, KeyError, TypeError):
@@ -84,10 +84,10 @@ def _main(task: str, seconds: int) -> None:
     _limit(seconds)
     given = sys.stdin.buffer.read().decode()
     if task == "prior":
-        found: dict[str, Any] = {"support": _support(given)}
+        result: dict[str, Any] = {"support": _support(given)}
     else:
-        found = check_loss_weight(Terms.from_json(given)).as_dict()
-    sys.stdout.write(json.dumps(found))
+        result = check_loss_weight(Terms.from_json(given)).as_dict()
+    sys.stdout.write(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from jsam.campaign.checked import RULE_NAMES, exactly, number, refuse_imports, rules_of, text, whole_number
 from jsam.errors import InputError
 from jsam.files import write_atomically
+from jsam.mechanism.rules import Rules
 from jsam.privacy import Adjacency, Release, epsilon_of, noise_multiplier
 
 TERMS_FORMAT = 1
@@ -25,7 +27,6 @@ DROP_OUT_WORDS = {
     PAID_BY_DRAWS: "a client that drops out is paid for what it released: the payment times the spent share of μ², "
     "which is the share of its draws; a client that is never drawn is paid in full",
 }
-_LONGEST_TEXT = 200
 _LARGEST_FILE = 1_000_000
 
 
@@ -33,21 +34,13 @@ _LARGEST_FILE = 1_000_000
 class PublicInputs:
     """What was published before anybody reported, and N: from these and the reports everybody's contract follows.
 
-    The function η(N) is the constant `loss_weight` where there is no budget; with one, `loss_weight` is what
-    `loss_weight_for_budget` gives for that budget, prior, mechanism and N, and so can be computed again by anybody.
+    The function η(N) is the constant of the rules where there is no budget; with one, `loss_weight` is what the rules
+    give for that budget, prior, mechanism and N, and so can be computed again by anybody.
     """
 
-    prior: str
-    mechanism: str
+    rules: Rules
     num_clients: int
     loss_weight: float
-    budget: float | None = None
-    budget_probability: float | None = None
-    budget_seed: int = 0
-    noise_weight: float = 1.0
-    bias_weight: float = 1.0
-    max_selection_prob: float | None = None
-    max_epsilon: float | None = None
     rounds: int
     per_round: int
     learning_rate: float
@@ -55,20 +48,31 @@ class PublicInputs:
     precision: str = "float32"
 
     def __post_init__(self) -> None:
-        _texts(self, "prior", "mechanism", "model", "precision")
-        _whole_numbers(self, 1, "num_clients", "rounds", "per_round")
-        _whole_numbers(self, 0, "budget_seed")
-        _numbers(self, 0.0, "loss_weight", "noise_weight", "bias_weight", "learning_rate")
-        for name in ("budget", "budget_probability", "max_selection_prob", "max_epsilon"):
-            if getattr(self, name) is not None:
-                _numbers(self, 0.0, name)
+        refuse_imports(self.rules)
+        for name in ("model", "precision"):
+            text(name, getattr(self, name))
+        for name in ("num_clients", "rounds", "per_round"):
+            whole_number(name, getattr(self, name), 1)
+        for name in ("loss_weight", "learning_rate"):
+            object.__setattr__(self, name, number(name, getattr(self, name)))
+        if self.rules.loss_weight not in (None, self.loss_weight):
+            raise InputError(f"loss_weight is {self.loss_weight:g}; the rules have {self.rules.loss_weight:g}")
 
     def as_dict(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """One flat object: the settings of the rules (their seed as `budget_seed`) beside the others."""
+        rules = self.rules.as_dict()
+        rules["budget_seed"] = rules.pop("seed")
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "rules"}
+        return {**rules, **own}
 
     @classmethod
     def from_dict(cls, stored: Any) -> PublicInputs:
-        return cls(**_exactly(cls, stored, "public"))
+        """The inverse of `as_dict`."""
+        own = {field.name for field in fields(cls)} - {"rules"}
+        flat = exactly({*RULE_NAMES, "budget_seed", *own} - {"seed"}, stored, "public")
+        constant = None if flat["budget"] is not None else flat["loss_weight"]
+        rules = rules_of({**flat, "loss_weight": constant, "seed": flat["budget_seed"]})
+        return cls(rules=rules, **{name: flat[name] for name in own})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +100,15 @@ class Terms:
     hash: str = ""
 
     def __post_init__(self) -> None:
-        _texts(self, "campaign", "client", "adjacency", "drop_out_rule")
+        for name in ("campaign", "client", "adjacency", "drop_out_rule"):
+            text(name, getattr(self, name))
         object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency).value)
         if self.drop_out_rule not in DROP_OUT_WORDS:
             raise InputError(f"drop_out_rule is {self.drop_out_rule!r}; it must be one of: {', '.join(DROP_OUT_WORDS)}")
-        _whole_numbers(self, 0, "participations")
-        _whole_numbers(self, 1, "samples")
-        _numbers(self, 0.0, "epsilon", "delta", "noise_multiplier", "noise_std", "clip_norm", "payment")
+        whole_number("participations", self.participations, 0)
+        whole_number("samples", self.samples, 1)
+        for name in ("epsilon", "delta", "noise_multiplier", "noise_std", "clip_norm", "payment"):
+            object.__setattr__(self, name, number(name, getattr(self, name)))
         if not 0 < self.delta < 1:
             raise InputError(f"delta is {self.delta:g}; it must lie strictly between 0 and 1")
         if self.clip_norm == 0:
@@ -214,17 +220,18 @@ class Terms:
         """The inverse of `as_dict`; a hash that does not fit is kept, for `verify` to find."""
         if not isinstance(stored, Mapping) or stored.get("jsam_terms") != TERMS_FORMAT:
             raise InputError(f"not terms of this version: jsam_terms must be {TERMS_FORMAT}")
-        content = _exactly(cls, {name: value for name, value in stored.items() if name != "jsam_terms"}, "terms")
+        names = [field.name for field in fields(cls)]
+        content = exactly(names, {name: value for name, value in stored.items() if name != "jsam_terms"}, "terms")
         if not content["hash"]:
             raise InputError("terms have no hash; it must be 64 hexadecimal digits")
         return cls(**{**content, "public": PublicInputs.from_dict(content["public"])})
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Terms:
-        if len(text) > _LARGEST_FILE:
-            raise InputError(f"terms are {len(text)} characters long; they must be at most {_LARGEST_FILE}")
+    def from_json(cls, content: str | bytes) -> Terms:
+        if len(content) > _LARGEST_FILE:
+            raise InputError(f"terms are {len(content)} characters long; they must be at most {_LARGEST_FILE}")
         try:
-            stored = json.loads(text)
+            stored = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise InputError(f"terms are not JSON: {error}") from error
         return cls.from_dict(stored)
@@ -235,11 +242,11 @@ class Terms:
     @classmethod
     def load(cls, path: Path | str) -> Terms:
         try:
-            text = Path(path).read_bytes()
+            content = Path(path).read_bytes()
         except OSError as error:
             raise InputError(f"terms {path} cannot be read: {error.strerror}") from error
         try:
-            return cls.from_json(text)
+            return cls.from_json(content)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
 
@@ -247,43 +254,3 @@ class Terms:
 def _canonical(content: Mapping[str, Any]) -> bytes:
     """One text for one content: sorted keys, no spaces, ASCII, floats as their shortest exact digits."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _exactly(kind: type, stored: Any, where: str) -> dict[str, Any]:
-    names = {field.name for field in fields(kind)}
-    if not isinstance(stored, Mapping):
-        raise InputError(f"{where} must be an object with: {', '.join(sorted(names))}")
-    odd = sorted(map(str, stored.keys() ^ names))
-    if odd:
-        words = [f"{'has unknown' if name in stored else 'lacks'} {name[:_LONGEST_TEXT]!r}" for name in odd]
-        raise InputError(f"{where} {', '.join(words)}; it must hold exactly: {', '.join(sorted(names))}")
-    return dict(stored)
-
-
-def _texts(holder: object, *names: str) -> None:
-    for name in names:
-        value = getattr(holder, name)
-        if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_TEXT or not value.isprintable():
-            raise InputError(f"{name} must be a text of 1 to {_LONGEST_TEXT} printable characters")
-
-
-def _whole_numbers(holder: object, low: int, *names: str) -> None:
-    for name in names:
-        value = getattr(holder, name)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value < 2**63:
-            raise InputError(f"{name} is {value!r}; it must be a whole number of at least {low}")
-
-
-def _numbers(holder: object, low: float, *names: str) -> None:
-    for name in names:
-        value = getattr(holder, name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(f"{name} is {value!r}; it must be a number")
-        try:
-            # One form for one number, or 1 and 1.0 (0.0 and −0.0) would differ in the hash.
-            number = float(value) + 0.0
-        except OverflowError:
-            number = math.inf
-        if not (math.isfinite(number) and number >= low):
-            raise InputError(f"{name} is {number:g}; it must be finite and at least {low:g}")
-        object.__setattr__(holder, name, number)

@@ -82,30 +82,28 @@ def check_loss_weight(terms: Terms) -> Check:
 
     What goes in here is a server's choice and may take for ever: see `jsam.campaign.sandboxed_check`.
     """
-    from jsam.campaign.rule import published_rule
     from jsam.mechanism.budget.budget_cache import VERSION
     from jsam.mechanism.budget.loss_weight import loss_weight_fits_budget
-    from jsam.mechanism.priors import file_of_prior, parse_prior
 
-    public = terms.public
-    if public.budget is None:
+    public, rules = terms.public, terms.public.rules
+    if rules.budget is None:
         return _check(LOSS_WEIGHT, True, f"the constant {public.loss_weight:g}, no budget")
-    if file_of_prior(public.prior) is not None:
+    if rules.past_reports is not None:
         # It would name a file, and a server must not choose which of a client's files are read.
         return loss_weight_unchecked("the prior is in a file, which the terms do not hold")
     try:
         good = loss_weight_fits_budget(
-            published_rule(public, 1.0),
-            public.budget,
+            rules.mechanism_at(1.0),
+            rules.budget,
             public.loss_weight,
-            prior=parse_prior(public.prior),
+            prior=rules.prior_of_all(),
             num_clients=public.num_clients,
-            probability=public.budget_probability,
-            seed=public.budget_seed,
+            probability=rules.budget_probability,
+            seed=rules.seed,
         )
     except InputError as error:
         return _check(LOSS_WEIGHT, False, f"it cannot be computed from the public inputs: {error}")
-    message = f"{public.loss_weight:.9g} {'is' if good else 'is not'} what a budget of {public.budget:g} gives for"
+    message = f"{public.loss_weight:.9g} {'is' if good else 'is not'} what a budget of {rules.budget:g} gives for"
     # Versions before 3 of the method took the mean over a sample for the expected cost, and found another η.
     method = "" if good else f" by method {VERSION}, which server and client must share"
     return _check(LOSS_WEIGHT, good, f"{message} {public.num_clients} clients{method}")
@@ -176,7 +174,7 @@ def _delta(terms: Terms) -> Check:
 
 
 def _cap(terms: Terms) -> Check:
-    cap = terms.public.max_epsilon
+    cap = terms.public.rules.max_epsilon
     if cap is None:
         return Check(name="epsilon cap", status=Status.PASSED, message="the campaign has none")
     good = terms.epsilon <= cap * (1 + ROUNDING)

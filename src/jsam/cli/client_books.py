@@ -13,7 +13,7 @@ from jsam.errors import InputError
 from jsam.report.plain import json_text
 
 if TYPE_CHECKING:
-    from jsam.campaign.client_files import ClientFiles
+    from jsam.campaign.client.client_files import ClientFiles
     from jsam.campaign.statement import Statement, Total
 
 
@@ -95,7 +95,7 @@ def withdrawn(client_file: Path, campaign: str) -> str:
 
 def adopted(client_file: Path) -> str:
     """Chain the books of an earlier version, which have no chain."""
-    from jsam.campaign.client_journal import adopt
+    from jsam.campaign.client.client_journal import adopt
 
     files = _files(client_file)
     if not files.ledger.is_dir():
@@ -105,7 +105,7 @@ def adopted(client_file: Path) -> str:
 
 
 def _files(client_file: Path) -> ClientFiles:
-    from jsam.campaign.client_files import ClientFiles
+    from jsam.campaign.client.client_files import ClientFiles
 
     return ClientFiles.load(client_file)
 

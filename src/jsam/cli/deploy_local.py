@@ -28,7 +28,7 @@ from jsam.cli.wording import in_options
 from jsam.report.plain import json_text
 
 if TYPE_CHECKING:
-    from jsam.campaign.campaign_rules import Published
+    from jsam.campaign.campaign_rules import CampaignRules
     from jsam.flower.launch.deploy import LocalResult
 
 EXAMPLES = """
@@ -89,40 +89,34 @@ def deploy_local(
     the same. Exit codes: 0 done, 1 a client is over its contract, 2 bad input or a run that failed.
     """
     require_flower("deploy-local")
-    from jsam.campaign.campaign_rules import Published
-    from jsam.flower.launch.deploy import check_size, run_local
+    from jsam.campaign.campaign_rules import CampaignRules
+    from jsam.flower.launch.deploy import Shares, run_local
     from jsam.flower.launch.processes import interruptible
 
     rules = economy.rules(**USUAL)
     check_without_file(rules, clients, "clients of a federation do not report")
     folder = free_folder(output, holds_something)
-    published = Published(
-        campaign=f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}",
-        **rules.as_dict(),
-        model=dataset,
-        rounds=rounds,
-        per_round=per_round or clients,
-        clip_norm=clip_norm,
-        learning_rate=learning_rate,
-        delta=delta,
+    published = CampaignRules.from_dict(
+        {
+            "campaign": f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}",
+            **rules.as_dict(),
+            "model": dataset,
+            "rounds": rounds,
+            "per_round": per_round or clients,
+            "clip_norm": clip_norm,
+            "learning_rate": learning_rate,
+            "delta": delta,
+        }
     )
-    check_size(published, clients, dataset)
+    published.check_prior()
+    shares = Shares.deal(published, clients=clients, dataset=dataset)
     _make(folder)
     if folder != output:
         say(f"{output} is there already; this goes to {folder}")
     began = time.monotonic()
     try:
         with interruptible(), _Screen(rounds, rules.mechanism) as screen:
-            result = run_local(
-                folder,
-                published,
-                clients=clients,
-                dataset=dataset,
-                tls=tls,
-                policy=_policy(published),
-                limit=limit,
-                progress=screen,
-            )
+            result = run_local(folder, shares, tls=tls, policy=_policy(published), limit=limit, progress=screen)
     except KeyboardInterrupt:
         say(f"interrupted; what a client has spent: jsam supernode {folder}/clients/client-0/client.toml --statement")
         raise
@@ -135,16 +129,16 @@ def deploy_local(
         raise typer.Exit(EXIT_BAD_INPUT)
 
 
-def _policy(published: Published) -> str:
+def _policy(rules: CampaignRules) -> str:
     """These clients are the caller's own: they sell what the options ask for."""
-    from jsam.campaign.policy import COMPLETE_INFORMATION, Policy
+    from jsam.campaign.client.policy import Policy, claims_truth
 
-    usual, most = Policy(), published.max_epsilon or 0.0
+    usual, most = Policy(), rules.rules.max_epsilon or 0.0
     limits = {
         "max_epsilon": max(usual.max_epsilon, most),
         "total_epsilon": max(usual.total_epsilon, most),
-        "max_draws": max(usual.max_draws, published.rounds * published.per_round),
-        "complete_information": "true" if published.mechanism == COMPLETE_INFORMATION else "false",
+        "max_draws": max(usual.max_draws, rules.training.rounds * rules.training.per_round),
+        "complete_information": "false" if claims_truth(rules.rules.mechanism) else "true",
     }
     return "".join(f"{name} = {value}\n" for name, value in limits.items())
 

@@ -118,7 +118,7 @@ def supernode(
         deliver(page, None)
         return
     require_flower("supernode")
-    from jsam.campaign.client_files import ClientFiles
+    from jsam.campaign.client.client_files import ClientFiles
     from jsam.files import keep_private
     from jsam.flower.launch.processes import quiet_environment
     from jsam.flower.launch.supernode import become_supernode

@@ -15,7 +15,7 @@ from jsam.report.plain import csv_text, json_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from jsam.campaign.policy import Policy
+    from jsam.campaign.client.policy import Policy
     from jsam.campaign.terms import Terms
 
 EXAMPLES = """
@@ -69,7 +69,7 @@ def verify_contract(
 
     Exit codes: 0 everything holds, 1 something does not, 2 bad input (one line on standard error).
     """
-    from jsam.campaign.policy import Policy
+    from jsam.campaign.client.policy import Policy
     from jsam.campaign.sandboxed_check import check_loss_weight_apart
     from jsam.campaign.terms import Terms
     from jsam.campaign.verification import verify
@@ -95,7 +95,7 @@ def verify_contract(
 
 
 def _policy_checks(terms: Terms, policy: Policy, ledger: Path | None) -> list[dict[str, str]]:
-    from jsam.campaign.client_ledger import ClientLedger
+    from jsam.campaign.client.client_ledger import ClientLedger
     from jsam.campaign.statement import NOTHING
 
     others = NOTHING

@@ -1,4 +1,4 @@
-"""The server's half as Flower loads it: settings from the run's configuration, everything else in `server_campaign`."""
+"""The server's half as Flower loads it: settings from the run's configuration, everything else in `jsam.campaign`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from jsam.campaign.campaign_rules import from_run_config
+from jsam.campaign.server.server_campaign import run_campaign
+from jsam.campaign.server.server_options import from_run_config
+from jsam.campaign.server.server_store import ServerStore
 from jsam.files import keep_private
-from jsam.flower.exchange import Exchange
+from jsam.flower.messaging import FlowerTransport
 
 app = ServerApp()
 
@@ -18,10 +20,11 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the campaign of the run's configuration, or go on with the one in its store."""
-    # torch is loaded late: a wrong setting should not have to wait for it.
-    published, conduct = from_run_config(context.run_config)
+    rules, options = from_run_config(context.run_config)
     if home := os.environ.get("FLWR_HOME"):
         keep_private(Path(home), "Flower's folder")
-    from jsam.flower.server_campaign import run_campaign
+    # torch is loaded late: a wrong setting should not have to wait for it.
+    from jsam.training.federated.server_model import InstalledModel
 
-    run_campaign(Exchange(grid), published, conduct)
+    model = InstalledModel(rules.model, seed=rules.rules.seed, dataset=options.dataset)
+    run_campaign(FlowerTransport(grid), ServerStore(options.store), rules, options, model)

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jsam.campaign.campaign_rules import Conduct, Published
+from jsam.campaign.campaign_rules import SETTINGS, CampaignRules
+from jsam.campaign.server.server_options import OPTIONAL, ServerOptions
 from jsam.errors import InputError
 
 _HEAD = """\
@@ -38,7 +39,7 @@ clientapp = "{clientapp}"
 # What is published before anybody reports. 0 or "" means: none. Give loss-weight or budget, not both.
 [tool.flwr.app.config]
 """
-_CONDUCT = """
+_OPTIONS = """
 # How the server goes about it. `store` is a folder on the server, `dataset` its own test data by name.
 """
 _LICENSE = """\
@@ -51,17 +52,14 @@ CLIENT_APP = "jsam.flower.client_app:app"
 
 def pyproject(values: Mapping[str, Any], *, clientapp: str = CLIENT_APP) -> str:
     """The text of pyproject.toml with these settings (words with underscores) and defaults for the others."""
-    unknown = values.keys() - {field.name for kind in (Published, Conduct) for field in dataclasses.fields(kind)}
+    options = {field.name: field.default for field in dataclasses.fields(ServerOptions)}
+    unknown = values.keys() - {*SETTINGS, *options}
     if unknown:
         raise InputError(f"unknown settings: {', '.join(sorted(unknown))}")
-    return (
-        _HEAD.replace("{clientapp}", clientapp)
-        + "\n".join(_lines(Published, values))
-        + "\n"
-        + _CONDUCT
-        + "\n".join(_lines(Conduct, values))
-        + "\n"
-    )
+    usual = CampaignRules.from_dict({"campaign": "-", "loss_weight": 1.0}).as_dict()
+    rules = {name: values.get(name, None if name in (*OPTIONAL, "campaign") else usual[name]) for name in SETTINGS}
+    conduct = {name: values.get(name, default) for name, default in options.items()}
+    return _HEAD.replace("{clientapp}", clientapp) + _lines(rules) + _OPTIONS + _lines(conduct)
 
 
 def write_app(folder: Path, values: Mapping[str, Any], *, clientapp: str = CLIENT_APP) -> Path:
@@ -72,14 +70,13 @@ def write_app(folder: Path, values: Mapping[str, Any], *, clientapp: str = CLIEN
     return folder
 
 
-def _lines(kind: type, values: Mapping[str, Any]) -> list[str]:
+def _lines(values: Mapping[str, Any]) -> str:
     lines = []
-    for field in dataclasses.fields(kind):
-        value = values.get(field.name, None if field.default is dataclasses.MISSING else field.default)
-        if value is None:
-            value = 0.0 if "float" in str(field.type) else ""
-        lines.append(f"{field.name.replace('_', '-')} = {_toml(value)}")
-    return lines
+    for name, value in values.items():
+        if value is None or value is dataclasses.MISSING:
+            value = 0.0 if name in OPTIONAL else ""
+        lines.append(f"{name.replace('_', '-')} = {_toml(value)}")
+    return "\n".join(lines) + "\n"
 
 
 def _toml(value: Any) -> str:

@@ -112,7 +112,7 @@ def serve(app: str, folder: Path, parent: int) -> None:
         if os.getppid() != parent:
             return
         importlib.import_module("flwr.supernode.cli")
-        importlib.import_module("jsam.flower.parameters")
+        importlib.import_module("jsam.training.federated.local_training")
         app_named(app)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
         while os.getppid() == parent:

@@ -8,20 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jsam.campaign.campaign_rules import Conduct, Published
-from jsam.campaign.client_files import client_folder, write_client
+import numpy as np
+from numpy.typing import NDArray
+
+from jsam.campaign.campaign_rules import CampaignRules
+from jsam.campaign.client.client_files import client_folder, write_client
 from jsam.campaign.identity import Certificates
-from jsam.campaign.rule import published_rule
-from jsam.campaign.server_store import ServerStore
+from jsam.campaign.server.server_options import ServerOptions
+from jsam.campaign.server.server_store import ServerStore
 from jsam.campaign.statement import Statement
 from jsam.errors import InputError
 from jsam.files import make_folder
 from jsam.flower.launch.federation import LocalFederation, RunStatus
 from jsam.flower.launch.processes import ProcessError
-from jsam.mechanism.market import Market
-from jsam.mechanism.priors import parse_prior
 from jsam.runs.drawn_sensitivities import draw_sensitivities
-from jsam.training.data import load_dataset
+from jsam.training.data import Dataset, load_dataset
+from jsam.training.partition import Partition
 from jsam.training.task import TaskSpec
 
 Progress = Callable[[str, dict[str, Any]], None]
@@ -66,33 +68,57 @@ def _account(name: str, entry: Statement | None) -> dict[str, Any]:
     return {"id": name, **{field: getattr(entry, field) for field in names}}
 
 
-def deal_out(
-    folder: Path, published: Published, *, clients: int, dataset: str, policy: str | None = None
-) -> list[Path]:
-    """A folder for each client, with its share of the data and a sensitivity drawn from the prior; the client files."""
-    data = load_dataset(dataset)
-    split = TaskSpec(dataset=dataset, num_clients=clients, seed=published.seed).split(data)
-    sensitivities = draw_sensitivities(parse_prior(published.prior), clients, published.seed)
-    make_folder(folder)
-    return [
-        write_client(
-            client_folder(folder, k),
-            name=f"client-{k}",
-            sensitivity=float(sensitivities[k]),
-            inputs=data.train_inputs[held],
-            targets=data.train_targets[held],
-            policy=policy,
-        )
-        for k, held in enumerate(split.indices)
-    ]
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shares:
+    """What each client of a federation on this machine gets: its records and a sensitivity drawn from the prior."""
+
+    rules: CampaignRules
+    dataset_name: str
+    dataset: Dataset
+    split: Partition
+    sensitivities: NDArray[np.float64]
+
+    @classmethod
+    def deal(cls, rules: CampaignRules, *, clients: int, dataset: str) -> Shares:
+        """Load the data and split them, once.
+
+        Data that cannot be dealt out to so many clients are refused, and a mechanism that cannot plan for them
+        (fsbm-9 for three).
+        """
+        if clients < 1:
+            raise InputError(f"clients is {clients}; it must be at least 1")
+        seed, data = rules.rules.seed, load_dataset(dataset)
+        split = TaskSpec(dataset=dataset, num_clients=clients, seed=seed).split(data)
+        sensitivities = draw_sensitivities(rules.rules.prior_of_all(), clients, seed)
+        market, mechanism = rules.rules.market(sensitivities), rules.rules.mechanism_at(1.0)
+        mechanism.rule(len(mechanism.active(market)))
+        return cls(rules=rules, dataset_name=dataset, dataset=data, split=split, sensitivities=sensitivities)
+
+    @property
+    def names(self) -> list[str]:
+        """The clients' names."""
+        return [f"client-{k}" for k in range(len(self.sensitivities))]
+
+    def write(self, folder: Path, policy: str | None = None) -> list[Path]:
+        """A folder for each client; the client files."""
+        make_folder(folder)
+        return [
+            write_client(
+                client_folder(folder, k),
+                name=name,
+                sensitivity=float(self.sensitivities[k]),
+                inputs=self.dataset.train_inputs[held],
+                targets=self.dataset.train_targets[held],
+                policy=policy,
+            )
+            for k, (name, held) in enumerate(zip(self.names, self.split.indices, strict=True))
+        ]
 
 
 def run_local(
     folder: Path,
-    published: Published,
+    shares: Shares,
     *,
-    clients: int,
-    dataset: str,
     tls: bool = False,
     policy: str | None = None,
     limit: float | None = None,
@@ -102,14 +128,11 @@ def run_local(
 
     After `limit` seconds a run that was submitted is given up; by default after all that the server itself may wait.
     """
-    if clients < 1:
-        raise InputError(f"clients is {clients}; it must be at least 1")
     if limit is not None and not 0 < limit < float("inf"):
         raise InputError(f"limit is {limit:g} s; it must be finite and above 0")
-    check_size(published, clients, dataset)
-    folder = folder.absolute()
-    files = deal_out(folder / "clients", published, clients=clients, dataset=dataset, policy=policy)
-    names = [f"client-{k}" for k in range(clients)]
+    folder, rules, names = folder.absolute(), shares.rules, shares.names
+    clients = len(names)
+    files = shares.write(folder / "clients", policy)
     certificates = Certificates.make(folder / "certificates", names) if tls else None
     store = ServerStore(folder / "server")
     with LocalFederation(folder, certificates=certificates) as federation:
@@ -120,20 +143,20 @@ def run_local(
             federation.add_node(name, file)
         progress("nodes", {"clients": clients})
         # Without keys a node that restarts is a new node, so only then may a name move.
-        values = {**published.as_dict(), "clients": clients, "store": str(store.path), "rebind": not tls}
+        values = {**rules.as_dict(), "clients": clients, "store": str(store.path), "rebind": not tls}
         if certificates is not None:
             values["keys"] = str(certificates.folder)
-        run_id = federation.submit({**values, "dataset": dataset})
+        run_id = federation.submit({**values, "dataset": shares.dataset_name})
         progress("submitted", {"run_id": run_id})
         watch = _Watch(store, progress)
-        seconds = longest(published, clients) if limit is None else limit
+        seconds = longest(rules, clients) if limit is None else limit
         try:
             run = federation.wait(run_id, timeout=seconds, over=watch.over)
         except ProcessError as error:
             run = RunStatus(run_id=run_id, status="lost", details=str(error))
         watch.over()
     # Now that the last process has ended nobody's books change any more.
-    statements = {name: _own(entries, published) for name, entries in federation.statements().items()}
+    statements = {name: _own(entries, rules) for name, entries in federation.statements().items()}
     failure = None
     if not run.completed:
         if run.status.startswith("finished") or run.status == "lost":
@@ -145,30 +168,20 @@ def run_local(
     return LocalResult(run=run, store=store.path, statements=statements, books=store.books(), failure=failure)
 
 
-def check_size(published: Published, clients: int, dataset: str) -> None:
-    """Refuse, before anything is started, a mechanism that cannot plan for so many clients (fsbm-9 for three), or data
-    that cannot be dealt out to them."""
-    TaskSpec(dataset=dataset, num_clients=clients, seed=published.seed).split(load_dataset(dataset))
-    prior = parse_prior(published.prior)
-    market = Market(sensitivities=draw_sensitivities(prior, clients, published.seed), prior=prior)
-    rule = published_rule(published, 1.0)
-    rule.rule(len(rule.active(market)))
-
-
-def longest(published: Published, clients: int) -> float:
+def longest(rules: CampaignRules, clients: int) -> float:
     """Seconds after which a server with the usual timeouts has certainly given up by itself."""
-    usual = Conduct(clients=clients, store="-")
+    usual = ServerOptions(clients=clients, store="-")
     agreement = usual.wait_seconds + usual.elicit_seconds + 4 * usual.offer_seconds
-    return agreement + published.rounds * usual.round_seconds + 60.0
+    return agreement + rules.training.rounds * usual.round_seconds + 60.0
 
 
-def _own(entries: tuple[Statement, ...], published: Published) -> Statement | None:
-    return next((entry for entry in entries if entry.campaign == published.campaign), None)
+def _own(entries: tuple[Statement, ...], rules: CampaignRules) -> Statement | None:
+    return next((entry for entry in entries if entry.campaign == rules.campaign), None)
 
 
 def _why(store: ServerStore, run: RunStatus) -> str:
-    told = json.loads(store.outcome.read_text(encoding="utf-8")) if store.outcome.exists() else {}
-    return str(told.get("text") or run.details or "no reason was given")
+    outcome = json.loads(store.outcome.read_text(encoding="utf-8")) if store.outcome.exists() else {}
+    return str(outcome.get("text") or run.details or "no reason was given")
 
 
 class _Watch:

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jsam.campaign.client_files import SIMULATED_CLIENTS, ClientFiles
-from jsam.campaign.client_ledger import ClientLedger
+from jsam.campaign.client.client_files import SIMULATED_CLIENTS, ClientFiles
 from jsam.campaign.identity import Certificates
 from jsam.campaign.statement import Statement
 from jsam.files import keep_private, make_folder, write_atomically
@@ -167,8 +166,8 @@ class LocalFederation:
 
     def status(self, run_id: str) -> RunStatus:
         """From the SuperLink's own list."""
-        found = _json(self._flwr("list", CONNECTION, "--run-id", run_id, "--format", "json"))
-        run = (found.get("runs") or [{}])[0]
+        listing = _json(self._flwr("list", CONNECTION, "--run-id", run_id, "--format", "json"))
+        run = (listing.get("runs") or [{}])[0]
         return RunStatus(
             run_id=run_id, status=str(run.get("status", "unknown")), details=str(run.get("status-details", "") or "")
         )
@@ -201,11 +200,7 @@ class LocalFederation:
 
     def statements(self) -> dict[str, tuple[Statement, ...]]:
         """From each client's own ledger."""
-        found = {}
-        for name, path in self.client_files.items():
-            files = ClientFiles.load(path)
-            found[name] = ClientLedger(files.ledger, files.policy).statement()
-        return found
+        return {name: ClientFiles.load(path).books().statement() for name, path in self.client_files.items()}
 
     def stop(self) -> None:
         """End everything, the nodes first."""
@@ -274,7 +269,7 @@ def _json(text: str) -> dict[str, Any]:
     """The JSON object in an answer that may have other lines around it."""
     start, end = text.find("{"), text.rfind("}")
     try:
-        found = json.loads(text[start : end + 1])
+        parsed = json.loads(text[start : end + 1])
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}

@@ -167,13 +167,13 @@ def group_alive(group: int) -> bool:
 
 def started_with(name: str, value: str) -> list[int]:
     """Living processes with this in their environment, however they were detached; none where there is no /proc."""
-    wanted, found = f"{name}={value}".encode(), []
+    wanted, numbers = f"{name}={value}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError):
             state = (process / "stat").read_text().rpartition(")")[2].split()[0]
             if state not in "ZX" and wanted in (process / "environ").read_bytes().split(b"\0"):
-                found.append(int(process.name))
-    return found
+                numbers.append(int(process.name))
+    return numbers
 
 
 def end_all(find: Callable[[], list[int]]) -> None:

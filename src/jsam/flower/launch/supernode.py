@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jsam.campaign.client_files import ClientFiles
+from jsam.campaign.client.client_files import ClientFiles
 from jsam.errors import InputError
 from jsam.files import PRIVATE_UMASK, keep_private, make_folder
 from jsam.flower.launch.clientapp_launcher import OWN_APP, write_programs

@@ -1,0 +1,361 @@
+"""The client's own books: what it agreed to, what it has spent, and whether it may answer once more.
+
+The order of one answer, each step on disk before the next begins:
+
+    1. the release is recorded as spent, and with it the model that it is for (one entry of the journal)
+    2. the reply is computed, with fresh noise                                (memory)
+    3. the reply is stored, whole                                             (replies/t.bin, by rename)
+    4. its digest is stored                                                   (an entry of the journal)
+    5. the reply is returned, and may leave
+
+The journal is one chain over all campaigns (`jsam.campaign.client.client_journal`). Before anything is done with the
+books it is read, checked, and held against all files: books that were cut, edited, or mixed up release nothing.
+
+Claim: whatever the moments at which the process is killed and however often a round is asked for, at most one noisy
+value of that round ever leaves, and what has left never exceeds what is recorded. Proof. A value leaves at 5 only, so
+1 to 4 were done for it. A call that finds the digest returns the stored bytes or nothing. A call that finds the reply
+without its digest returns those same bytes. A call that finds the record alone computes afresh: no digest is there, so
+no earlier call of this round reached 5, and the earlier values of the noise died with their processes. Calls do not
+overlap: a lock on the folder is held throughout, and the system frees it when its holder dies. Finally 1 precedes 2 and
+is never undone, so every value that left is recorded; a round that is recorded and never answered counts as spent. ∎
+The claim needs the folder to be the client's own and never to be set back whole, say to a copy from last week: of that
+nothing in the folder can tell.
+
+A round asked for again with another model is refused, answered before or not. If it was answered the stored reply would
+give nothing new, but the asker would take it for the gradient of a model that it is not of. If a kill came between 1
+and 4, to compute afresh for the other model would cost no privacy by the numbers that leave: still one value a round
+leaves, with the noise that was recorded, and the accounting holds for a server that picks each model after seeing all
+earlier values. But whether a computation ends, is killed for its memory or takes long may depend on the records, and
+comes without noise. Were the model free until the first answer, a server could try one model after another on a round
+that it never lets end, and watch. Bound before anything is computed, a round shows at most one model to the records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from jsam.campaign.announcement import Announcement
+from jsam.campaign.client.acceptable_rules import judge_rules, prior_support
+from jsam.campaign.client.client_journal import DamagedError, Journal
+from jsam.campaign.client.client_lock import opened_books, translated
+from jsam.campaign.client.client_store import RULES, CampaignStore
+from jsam.campaign.client.policy import Policy
+from jsam.campaign.refusal import Reason, Refused
+from jsam.campaign.round_request import AGREED, RoundRequest
+from jsam.campaign.sandboxed_check import check_loss_weight_apart
+from jsam.campaign.statement import Statement, Total, total
+from jsam.campaign.terms import Terms
+from jsam.campaign.verification import Check, Status, verify
+from jsam.errors import InputError
+from jsam.files import make_folder, sync_folder, write_atomically
+from jsam.privacy import Release
+
+Compute = Callable[[Release], bytes]
+
+# The first offer and the one after a re-plan. With more of them a server could find out a policy's limits by halving.
+OFFERS_JUDGED = 2
+WAIT = 300.0  # seconds in which another process of this client should have answered
+_MODEL_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class ClientLedger:
+    """All campaigns of one client, in a folder on its own disk. Any number of processes may share it, one at a time.
+
+    Everything raised on purpose is `Refused`, whose text may be sent; details stay in its `__cause__`.
+    """
+
+    def __init__(self, folder: Path | str, policy: Policy | None = None, *, wait: float = WAIT) -> None:
+        """`wait`: for how many seconds to queue behind another process that is answering."""
+        self.folder = Path(folder)
+        self.policy = policy or Policy()
+        self.wait = wait
+        self._paused = self.folder / "paused"
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client's owner wants no request answered for now."""
+        return self._paused.exists()
+
+    def pause(self, on: bool = True) -> None:
+        make_folder(self.folder, mode=0o700)
+        if on:
+            write_atomically(self._paused, b"")
+        else:
+            self._paused.unlink(missing_ok=True)
+            sync_folder(self.folder)
+
+    def check(self) -> None:
+        """`DamagedError`, which names the file, if the books are not as they were left. Not for what leaves."""
+        Journal.checked(self.folder, digests=True)
+
+    def hear(
+        self,
+        published: str,
+        *,
+        sensitivity: float | None = None,
+        samples: int | None = None,
+        knows_model: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Keep what a server published (JSON), before reporting under it: the first word of a campaign stands.
+
+        Rules under which the client would accept nothing are refused: then it must not report. A no stays one.
+        """
+        announcement = Announcement.from_json(published)
+        with opened_books(self.folder, self.wait) as journal, translated():
+            if self._heard(announcement, journal):
+                return
+        # It may take a while, in which others may use the books.
+        support = prior_support(announcement.rules, knows_model)
+        with opened_books(self.folder, self.wait) as journal, translated():
+            if self._heard(announcement, journal):
+                return
+            refusal = judge_rules(announcement.rules, support, self.policy, sensitivity=sensitivity, samples=samples)
+            # One entry, also for a no: each look at the policy counts as one campaign.
+            CampaignStore.of(journal, announcement.campaign).keep_published(announcement.text, refusal)
+        if refusal is not None:
+            raise refusal
+
+    def accept(
+        self,
+        terms: Terms,
+        *,
+        sensitivity: float | None = None,
+        samples: int | None = None,
+        published: bool = False,
+    ) -> None:
+        """Agree to an offer, after checking it and the policy. The same offer again changes nothing.
+
+        Another offer for the same campaign (a re-plan) takes its place as long as nothing was released under it. It
+        must follow the rules that were published; with `published` it must be a campaign whose rules were heard.
+        At most `OFFERS_JUDGED` offers of a campaign get as far as the policy; one that was declined stays declined.
+        """
+        with opened_books(self.folder, self.wait) as journal, translated():
+            store = CampaignStore.of(journal, terms.campaign)
+            _still_open(store)
+            if store.known:
+                if store.terms == terms:
+                    return
+                if store.releases():
+                    raise Refused(Reason.CONTRACT_IN_USE, "this campaign has releases under the terms accepted before")
+            _follow_the_rules(terms, store.published, needed=published)
+            # What can go wrong here tells a server only what it knows: its own offer, and what was reported to it.
+            _hold(verify(terms, sensitivity, samples).violations)
+            self._judge_once(terms, store, journal)
+            store.accept(terms)
+
+    def answer(self, request: RoundRequest, compute: Compute, *, model: str) -> bytes:
+        """The reply to one round: computed once in the campaign's life, repeated byte for byte ever after.
+
+        `model` is the SHA-256 of the parameters that came with the request. `compute` gets the release that was
+        recorded and must add noise of its `noise_std`, fresh from the system's entropy. If it fails the round stays
+        recorded as spent and may be tried again, with the same model.
+        """
+        if not _MODEL_DIGEST.fullmatch(model):
+            raise InputError(f"model is {model!r}; it must be a SHA-256 of 64 hexadecimal digits")
+        with opened_books(self.folder, self.wait) as journal:
+            with translated():
+                store = _known(journal, request.campaign)
+                release = self._admitted(request, store, model, journal)
+                reply = self._stored_reply(store, request.round)
+            if reply is None:
+                # An error of the computation is none of the books: it passes through as it is.
+                reply = compute(release)
+            with translated():
+                store.keep(request.round, reply)
+            return reply
+
+    def close(self, campaign: str) -> None:
+        """End a campaign: nothing more is released, only what was spent counts towards the total from now on.
+
+        So too one that was heard of and has no terms yet: an offer that was held up on its way must not bind.
+        """
+        with opened_books(self.folder, self.wait) as journal, translated():
+            store = CampaignStore.of(journal, campaign)
+            if store.published is None:
+                store = _known(journal, campaign)
+            store.close()
+
+    def campaigns(self) -> tuple[str, ...]:
+        """The names of all campaigns that were heard of or accepted."""
+        with translated():
+            return CampaignStore.names_in(Journal.checked(self.folder))
+
+    def terms(self, campaign: str) -> Terms:
+        """What was accepted."""
+        with translated():
+            return _known(Journal.checked(self.folder), campaign).terms
+
+    def statement(self) -> tuple[Statement, ...]:
+        """One entry a campaign, from the books alone; may be asked while another process answers."""
+        with translated():
+            return _statements(Journal.checked(self.folder))
+
+    def committed(self, *, without: str | None = None) -> Total:
+        """What campaigns together may come to spend, or did spend if they are over."""
+        return _committed(self.statement(), without)
+
+    def spent(self, *, without: str | None = None) -> Total:
+        """What all campaigns together have spent so far."""
+        return _spent(self.statement(), without)
+
+    def _heard(self, announcement: Announcement, journal: Journal) -> bool:
+        """Whether these very rules were heard before and not refused; `Refused` if nothing may be heard."""
+        store = CampaignStore.of(journal, announcement.campaign)
+        _still_open(store)
+        earlier = store.published
+        if earlier is None:
+            if CampaignStore.heard_in(journal) >= self.policy.max_campaigns:
+                raise Refused(Reason.TOO_MANY_CAMPAIGNS, "this client hears of no more campaigns")
+            return False
+        if Announcement.from_json(earlier).values != announcement.values:
+            raise Refused(Reason.RULES_CHANGED, "other rules were published for this campaign before")
+        said = store.offers().get(RULES)
+        if said is not None:
+            raise said
+        return True
+
+    def _judge_once(self, terms: Terms, store: CampaignStore, journal: Journal) -> None:
+        """Judge an offer, or say again what was said to it before."""
+        mark, judged = hashlib.sha256(terms.to_json().encode()).hexdigest(), store.offers()
+        judged.pop(RULES, None)
+        earlier = judged.get(mark)
+        if earlier is not None:
+            raise earlier
+        if mark not in judged:
+            if len(judged) >= OFFERS_JUDGED:
+                raise Refused(Reason.TOO_MANY_OFFERS, "as many offers of this campaign were judged as it has plans")
+            # Counted before it is judged, or a kill at the right moment would give one look more.
+            store.note_offer(mark, None)
+        try:
+            self._judge(terms, journal)
+        except Refused as refusal:
+            if refusal.code is Reason.LEDGER_FAILED:
+                raise
+            if store.known and refusal.code is Reason.DECLINED:
+                # The earlier offer is off the table: no ε need be held ready for it.
+                store.close()
+            store.note_offer(mark, refusal)
+            raise
+
+    def _judge(self, terms: Terms, journal: Journal) -> None:
+        if self.policy.check_loss_weight:
+            check = check_loss_weight_apart(terms)
+            if check.status is Status.NOT_CHECKED:
+                raise Refused(Reason.INVALID_TERMS, "the loss weight of this budget cannot be checked here")
+            _hold(() if check.status is Status.PASSED else (check,))
+        objections = self.policy.judge(terms, _committed(_statements(journal), terms.campaign))
+        if objections:
+            names = ", ".join(objection.code for objection in objections)
+            raise Refused(Reason.DECLINED, f"against the client's policy: {names}")
+
+    def _admitted(self, request: RoundRequest, store: CampaignStore, model: str, journal: Journal) -> Release:
+        """The release that is asked for, recorded; or a refusal, and the books unchanged."""
+        terms, releases = store.terms, store.releases()
+        release = _agreed_release(request, terms)
+        _still_open(store)
+        recorded = next((entry for entry in releases if entry.round == request.round), None)
+        if recorded is None:
+            self._afford(release, terms, releases, journal)
+            self._make_space(store, journal)
+        elif recorded != release:
+            raise Refused(Reason.REPEAT_DIFFERS, "this round was asked for before, with another multiplicity")
+        bound = store.model(request.round)
+        if bound is not None and bound != model:
+            raise Refused(Reason.OTHER_MODEL, "this round was asked for before, with other parameters")
+        if recorded is None:
+            store.record(release, model)
+        elif bound is None:
+            raise DamagedError(f"{store.folder}: round {request.round} is recorded and its model is not")
+        return release
+
+    def _afford(self, release: Release, terms: Terms, releases: tuple[Release, ...], journal: Journal) -> None:
+        if any(entry.round > release.round for entry in releases):
+            raise Refused(Reason.OUT_OF_ORDER, "a later round was released already")
+        draws = sum(entry.multiplicity for entry in releases) + release.multiplicity
+        if draws > terms.participations:
+            raise Refused(Reason.TOO_MANY_DRAWS, "the draws that were agreed on are used up")
+        own = Statement.of(terms, [*releases, release], 0, closed=False)
+        if own.epsilon_spent > terms.epsilon:
+            raise Refused(Reason.EPSILON_EXHAUSTED, "this release would spend more ε than was bought")
+        # A policy that became stricter after the terms were accepted holds all the same.
+        if not self.policy.allows(total([_spent(_statements(journal), terms.campaign), own.spent])):
+            raise Refused(Reason.POLICY_TOTAL, "this release would pass the client's total over all campaigns")
+
+    def _make_space(self, store: CampaignStore, journal: Journal) -> None:
+        """Before anything is recorded: a release whose reply cannot be kept would be spent for nothing."""
+        stored = sum(campaign.replies_size() for campaign in CampaignStore.all_in(journal))
+        if stored < self.policy.max_stored_bytes:
+            return
+        own = store.replies_size()
+        # An honest server asks for no round again once it has asked for the next.
+        store.drop_replies(max(self.policy.max_stored_bytes - (stored - own) - 1, 0))
+        if stored - own + store.replies_size() >= self.policy.max_stored_bytes:
+            raise Refused(Reason.NO_SPACE, "the client keeps no more replies")
+
+    def _stored_reply(self, store: CampaignStore, round: int) -> bytes | None:
+        try:
+            return store.reply(round)
+        except DamagedError as error:
+            raise Refused(Reason.REPLY_LOST, "the reply to this round was given and is not stored any more") from error
+
+
+def _still_open(store: CampaignStore) -> None:
+    if store.closed:
+        raise Refused(Reason.CAMPAIGN_CLOSED, "this campaign is over for this client")
+
+
+def _hold(violations: tuple[Check, ...]) -> None:
+    if violations:
+        names = ", ".join(check.name for check in violations)
+        raise Refused(Reason.INVALID_TERMS, f"the offer does not hold: {names}")
+
+
+def _follow_the_rules(terms: Terms, published: str | None, *, needed: bool) -> None:
+    if published is None:
+        if needed:
+            raise Refused(Reason.UNKNOWN_CAMPAIGN, "no rules were published for this campaign before the report")
+        return
+    odd = Announcement.from_json(published).differences(terms)
+    if odd:
+        raise Refused(Reason.RULES_CHANGED, f"the offer is not by the published rules: {', '.join(odd)}")
+
+
+def _agreed_release(request: RoundRequest, terms: Terms) -> Release:
+    """The release that is asked for, if it is one of the terms."""
+    if request.terms_hash != terms.hash:
+        raise Refused(Reason.OTHER_CONTRACT, "the request names other terms than those accepted")
+    for name in AGREED:
+        if getattr(request, name) != getattr(terms, name):
+            raise Refused(Reason.OTHER_SETTINGS, f"{name} differs from the accepted terms")
+    if request.round >= terms.public.rounds:
+        raise Refused(Reason.ROUND_OUT_OF_RANGE, "the campaign has fewer rounds")
+    if request.multiplicity > terms.public.per_round:
+        raise Refused(Reason.TOO_MANY_DRAWS, "a round has fewer draws than that")
+    return terms.release(request.round, request.multiplicity)
+
+
+def _known(journal: Journal, campaign: str) -> CampaignStore:
+    store = CampaignStore.of(journal, campaign)
+    if not store.known:
+        raise Refused(Reason.UNKNOWN_CAMPAIGN, "no terms were accepted for this campaign")
+    return store
+
+
+def _statements(journal: Journal) -> tuple[Statement, ...]:
+    return tuple(_statement(store) for store in CampaignStore.all_in(journal))
+
+
+def _statement(store: CampaignStore) -> Statement:
+    terms, releases = store.terms, store.releases()
+    return Statement.of(terms, releases, store.answered_draws(releases), closed=store.closed)
+
+
+def _committed(entries: Iterable[Statement], without: str | None) -> Total:
+    return total(entry.committed for entry in entries if entry.campaign != without)
+
+
+def _spent(entries: Iterable[Statement], without: str | None) -> Total:
+    return total(entry.spent for entry in entries if entry.campaign != without)

@@ -1,0 +1,86 @@
+"""How a server goes about its campaign, and the settings of both as a transport's configuration has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from jsam.campaign.campaign_rules import SETTINGS, CampaignRules
+from jsam.campaign.identity import public_key_text
+from jsam.campaign.names import ALLOWED, is_name
+from jsam.errors import InputError
+
+_SECONDS = ("wait_seconds", "elicit_seconds", "offer_seconds", "round_seconds", "repeat_seconds")
+# These may be missing, which a configuration of Flower's says by an empty text or by 0.
+OPTIONAL = ("loss_weight", "budget", "budget_probability", "max_selection_prob", "max_epsilon")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """For how long the server waits, and how many empty slots it bears. Nobody's contract depends on this.
+
+    `keys` is a folder with NAME.pub for each client; with it a node must have proved the key of the name that it gives.
+    """
+
+    clients: int
+    store: str
+    dataset: str = ""
+    wait_seconds: float = 300.0
+    elicit_seconds: float = 120.0
+    offer_seconds: float = 120.0
+    round_seconds: float = 600.0
+    repeat_seconds: float = 60.0
+    min_share: float = 0.5
+    rebind: bool = False
+    keys: str = ""
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise InputError(f"clients is {self.clients}; it must be at least 1")
+        if not self.store:
+            raise InputError("store is empty; it must name the folder of the server's own books")
+        for name in _SECONDS:
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"{name} is {getattr(self, name):g}; it must be finite and above 0")
+        if not 0 <= self.min_share <= 1:
+            raise InputError(f"min_share is {self.min_share:g}; it must lie from 0 to 1")
+
+    def public_keys(self) -> dict[str, str] | None:
+        """The keys by client, one key for one name and one name for one key; None where none were given."""
+        if not self.keys:
+            return None
+        keys = {path.stem: public_key_text(path.read_bytes()) for path in sorted(Path(self.keys).glob("*.pub"))}
+        odd = [name for name, key in keys.items() if not key]
+        if odd or not keys:
+            what = f"{odd[0]}.pub is no public key" if odd else "it has no keys"
+            raise InputError(f"keys is {self.keys!r}: {what}; it must be a folder with NAME.pub for each client")
+        wrong = [name for name in keys if not is_name(name)]
+        if wrong:
+            raise InputError(f"keys is {self.keys!r}: {wrong[0]!r} is no name for a client; a name must have {ALLOWED}")
+        owners: dict[str, str] = {}
+        for name, key in keys.items():
+            other = owners.setdefault(key, name)
+            if other != name:
+                raise InputError(
+                    f"keys is {self.keys!r}: {other}.pub and {name}.pub are the same key; each client must have its own"
+                )
+        return keys
+
+
+def from_run_config(config: Mapping[str, Any]) -> tuple[CampaignRules, ServerOptions]:
+    """Rules and options from one flat configuration, as Flower's are: names have dashes, and nothing is None."""
+    options = tuple(field.name for field in fields(ServerOptions))
+    names = {name.replace("_", "-"): name for name in (*SETTINGS, *options)}
+    unknown = sorted(str(name) for name in config if name not in names)
+    if unknown:
+        raise InputError(f"unknown run-config: {', '.join(unknown)}")
+    given = {names[name]: value for name, value in config.items()}
+    given = {name: value for name, value in given.items() if not (name in OPTIONAL and value in ("", 0))}
+    rules = CampaignRules.from_dict({name: value for name, value in given.items() if name in SETTINGS})
+    rules.check_prior()
+    try:
+        return rules, ServerOptions(**{name: value for name, value in given.items() if name in options})
+    except TypeError as error:
+        raise InputError(f"run-config: {error}") from error

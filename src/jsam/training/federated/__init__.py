@@ -1,0 +1,1 @@
+"""What a campaign needs of torch: models by name, and gradients clipped record by record."""
