@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
-from jsam.cli.training_options import NoiseName
+from jsam.cli.app import app
 from jsam.errors import InputError
 from jsam.privacy import Exact, Lemma1, check_contract, noise, noise_multiplier, noise_names, noise_rule
 from jsam.privacy.expected_releases import _MULTIPLIERS
@@ -43,7 +44,14 @@ def test_what_the_rules_say_of_themselves() -> None:
 
 
 def test_every_rule_has_its_option_and_its_second_derivation() -> None:
-    assert tuple(name.value for name in NoiseName) == noise_names() == tuple(_MULTIPLIERS)
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    options = {
+        name: parameter.type for name, command in commands.items() for parameter in command.params
+        if parameter.name == "noise"
+    }  # fmt: skip
+    assert options.keys() == {"simulate", "calibrate"}
+    for option in options.values():
+        assert tuple(option.choices) == noise_names() == tuple(_MULTIPLIERS)
 
 
 def test_a_rule_is_known_by_its_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
