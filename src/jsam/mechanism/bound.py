@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 
 from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray
 
-
-def selection_bias(selection_probs: FloatArray, data_shares: FloatArray | None = None) -> float:
-    """‖p − u‖₁, the distance from unbiased selection; equal shares u = 1/N unless given."""
-    u = 1 / len(selection_probs) if data_shares is None else data_shares
-    return float(np.abs(selection_probs - u).sum())
+BiasRule = Literal["total", "sample"]
 
 
-def noise_term(selection_probs: FloatArray, epsilons: FloatArray) -> float:
-    """Σ p²/ε² over the clients that are ever selected; infinite if one of them sells no privacy at all."""
+def selection_bias(
+    selection_probs: FloatArray, data_shares: FloatArray | None = None, rule: BiasRule = "total"
+) -> float:
+    """The distance from unbiased selection; equal shares u = 1/N unless given.
+
+    "total" is the paper's ‖p − u‖₁, the worst case over what clients hold. "sample" is the root mean square if clients
+    are dropped for reasons that have nothing to do with their data: ‖p − u‖₂. Where p follows the shares of those kept,
+    their data are taken as representative, which gives sqrt(Σu² (1/U − 1)); for equal shares both are the same.
+    """
+    p = selection_probs
+    u = np.full(len(p), 1 / len(p)) if data_shares is None else data_shares
+    if rule == "total":
+        return float(np.abs(p - u).sum())
+    kept = p > 0
+    U = float(u[kept].sum())
+    if np.allclose(p[kept] * U, u[kept], rtol=1e-9, atol=0):
+        return math.sqrt(float((u**2).sum()) * max(1 / U - 1, 0.0))
+    return float(np.sqrt(np.square(p - u).sum()))
+
+
+def noise_term(selection_probs: FloatArray, epsilons: FloatArray, data_shares: FloatArray | None = None) -> float:
+    """Σ p²/ε² over the clients that are ever selected; infinite if one of them sells no privacy at all.
+
+    With unequal shares a client's noise is that of an average client times 1/(N u).
+    """
     kept = selection_probs > 0
     if np.any(epsilons[kept] <= 0):
         return math.inf
-    return float(np.square(selection_probs[kept] / epsilons[kept]).sum())
+    p = selection_probs if data_shares is None else selection_probs / (len(data_shares) * data_shares)
+    return float(np.square(p[kept] / epsilons[kept]).sum())
 
 
 def loss_bound(
@@ -31,15 +52,18 @@ def loss_bound(
     noise_weight: float = 1.0,
     bias_weight: float = 1.0,
     data_shares: FloatArray | None = None,
+    bias_rule: BiasRule = "total",
 ) -> float:
     """The loss that the planner trades against money: d + sqrt(d² + Q Σ p²/ε²), with d = ζ‖p − u‖₁.
+
+    `bias_rule` says which distance d is (`selection_bias`).
 
     >>> import numpy as np
     >>> loss_bound(np.array([0.5, 0.5]), np.array([1.0, 1.0]), noise_weight=2.0)
     1.0
     """
-    d = bias_weight * selection_bias(selection_probs, data_shares)
-    return d + math.sqrt(d * d + noise_weight * noise_term(selection_probs, epsilons))
+    d = bias_weight * selection_bias(selection_probs, data_shares, bias_rule)
+    return d + math.sqrt(d * d + noise_weight * noise_term(selection_probs, epsilons, data_shares))
 
 
 def noise_weight_of(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.bound import loss_bound
+from jsam.mechanism.bound import BiasRule, loss_bound
 from jsam.mechanism.weights import Weights
 
 
@@ -34,6 +34,8 @@ class Contract:
     epsilons: FloatArray
     payments: FloatArray | None
     update_weights: FloatArray | None = None  # importance weights u/p on the updates; None: all 1
+    data_shares: FloatArray | None = None  # None: all hold equally much
+    bias_rule: BiasRule = "total"  # how its loss bound measures the distance from unbiased selection
     weights: Weights
     budget: float | None = None
     ironed: bool = False
@@ -82,10 +84,21 @@ class Contract:
 
     @cached_property
     def loss_bound(self) -> float:
-        """d + sqrt(d² + Q Σ p²/ε²) with equal data shares, whatever the mechanism itself minimised."""
+        """d + sqrt(d² + Q Σ p²/ε²), whatever the mechanism itself minimised."""
+        return self.loss_bound_by(self.bias_rule)
+
+    def loss_bound_by(self, rule: BiasRule) -> float:
+        """The loss bound with d by this rule, so that contracts of several mechanisms can be compared."""
         p = self.selection_probs
         effective = p if self.update_weights is None else p * self.update_weights
-        return loss_bound(effective, self.epsilons, noise_weight=self.noise_weight, bias_weight=self.bias_weight)
+        return loss_bound(
+            effective,
+            self.epsilons,
+            noise_weight=self.noise_weight,
+            bias_weight=self.bias_weight,
+            data_shares=self.data_shares,
+            bias_rule=rule,
+        )
 
     @cached_property
     def expected_cost(self) -> float:
@@ -112,6 +125,7 @@ class Contract:
             "num_selected": self.num_selected,
             **asdict(self.weights),
             "budget": self.budget,
+            "bias_rule": self.bias_rule,
             "ironed": self.ironed,
             "truthful": self.truthful,
             "objective": self.objective,
@@ -129,6 +143,8 @@ class Contract:
             "epsilon": self.epsilons.tolist(),
             "payment": [None] * self.num_clients if self.payments is None else self.payments.tolist(),
         }
+        if self.data_shares is not None:
+            columns["data_share"] = self.data_shares.tolist()
         if self.update_weights is not None:
             columns["update_weight"] = np.asarray(self.update_weights).tolist()
         result["clients"] = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jsam.errors import InputError, NotSupportedError, ReportError
+from jsam.errors import InputError, ReportError
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
 from jsam.mechanism.priors import Prior, scipy_identity
@@ -84,11 +84,13 @@ class Market:
         sizes = np.asarray(self.samples)
         if sizes.shape != self.sensitivities.shape or not np.all(sizes >= 1):
             raise InputError(f"samples must be {len(self.sensitivities)} whole numbers of 1 or more, one a client")
-        if np.ptp(sizes) > 0:
-            raise NotSupportedError(
-                f"clients with different numbers of samples ({sizes.min()} to {sizes.max()}) are not supported yet:"
-                " the planner needs equal data shares; leave the samples out to treat all clients alike"
-            )
+
+    @cached_property
+    def data_shares(self) -> FloatArray | None:
+        """The share of all data that each client holds; None if all hold equally much."""
+        if self.samples is None or np.ptp(np.asarray(self.samples)) == 0:
+            return None
+        return np.asarray(self.samples, dtype=np.float64) / float(np.sum(self.samples))
 
     @property
     def num_clients(self) -> int:

@@ -1,4 +1,4 @@
-"""What the server wants, in five numbers that are fixed before anybody reports."""
+"""What the server wants, in a few numbers that are fixed before anybody reports."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class Weights:
     bias_weight: float = 1.0  # ζ: of the selection bias in the loss bound
     max_selection_prob: float | None = None
     max_epsilon: float | None = None
+    min_clients: int | None = None  # so many are kept at least
+    min_selection_prob: float | None = None  # of whoever is kept
 
     def __post_init__(self) -> None:
         check_number("loss_weight", self.loss_weight, lambda x: x > 0, "a positive number")
@@ -35,6 +37,12 @@ class Weights:
             check_number("max_selection_prob", self.max_selection_prob, lambda x: 0 < x <= 1, allowed)
         if self.max_epsilon is not None:
             check_number("max_epsilon", self.max_epsilon, lambda x: x >= 1e-100, "a number of 1e-100 or more")
+        if self.min_clients is not None:
+            whole = "a whole number of 1 or more"
+            check_number("min_clients", self.min_clients, lambda x: x >= 1 and x.is_integer(), whole)
+        if self.min_selection_prob is not None:
+            allowed = "a number from 0 to 1"
+            check_number("min_selection_prob", self.min_selection_prob, lambda x: 0 <= x <= 1, allowed)
 
 
 def check_number(name: str, value: Any, good: Callable[[float], bool], allowed: str) -> None:

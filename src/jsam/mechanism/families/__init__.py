@@ -6,12 +6,14 @@ To add one, subclass `RangeMechanism`, say which profiles it chooses from, and r
 from jsam.mechanism.families.base import Mechanism, RangeMechanism, Responses, plan
 from jsam.mechanism.families.bbm import BBM
 from jsam.mechanism.families.complete_information import JSAMCI
+from jsam.mechanism.families.even import EvenJSAM
 from jsam.mechanism.families.fsbm import FSBM
 from jsam.mechanism.families.jsam import JSAM
 from jsam.mechanism.families.usbm import USBM
 
 __all__ = [
     "BBM",
+    "EvenJSAM",
     "FSBM",
     "JSAM",
     "JSAMCI",

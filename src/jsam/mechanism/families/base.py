@@ -10,16 +10,17 @@ from typing import ClassVar, Protocol, Self
 
 import numpy as np
 
-from jsam.errors import InputError, ReportError
+from jsam.errors import InputError, NotSupportedError, ReportError
 from jsam.mechanism._arrays import FloatArray, IntArray
+from jsam.mechanism.bound import BiasRule
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families.description import Need
 from jsam.mechanism.market import Market
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
-from jsam.mechanism.solver.allocation import Rule, allocate
+from jsam.mechanism.solver.allocation import Rule
 from jsam.mechanism.solver.payments import TOLERANCE, Progress, rents
 from jsam.mechanism.solver.profiles import Profiles
-from jsam.mechanism.solver.response import OwnReport
+from jsam.mechanism.solver.response import Answers, OwnReport
 from jsam.mechanism.solver.rows import SortedRows
 from jsam.mechanism.weights import Weights, check_number
 
@@ -89,6 +90,7 @@ class RangeMechanism(Weights, ABC):
     truthful: ClassVar[bool] = True
     optimal: ClassVar[bool] = False
     chooses_probs: ClassVar[bool] = False
+    bias_rule: ClassVar[BiasRule] = "total"  # how its loss bound measures the distance from unbiased selection
     knows_sensitivities: ClassVar[bool] = False  # True: it pays just the cost
     needs: ClassVar[tuple[Need, ...]] = ()
 
@@ -135,11 +137,21 @@ class RangeMechanism(Weights, ABC):
                 f" 1/{num_clients} = {1 / num_clients:.6g} is needed"
             )
         profiles = self.profiles(num_clients)
-        self.check_cap(float(profiles.levels.max()))
-        return Rule(profiles=profiles, weights=self.weights)
+        self.check_cap(float(profiles.levels.max(axis=1).min()))
+        least, floor = self.min_clients or 1, self.min_selection_prob or 0.0
+        within = profiles.within(self.max_selection_prob, least, floor)
+        if len(within) == 0:
+            raise self.nothing_within(num_clients)
+        return Rule(profiles=within, weights=self.weights)
+
+    def nothing_within(self, num_clients: int) -> InputError:
+        """The refusal where no selection keeps to the caps and floors."""
+        names = ("max_selection_prob", "min_clients", "min_selection_prob")
+        asked = [f"{name} {value:g}" for name in names if (value := getattr(self, name)) is not None]
+        return InputError(f"{self.name} has no selection of {num_clients} clients that keeps {' and '.join(asked)}")
 
     def check_cap(self, most: float) -> None:
-        """Refuse a range whose largest selection probability is `most` if that is above the cap on p."""
+        """Refuse a range in which somebody always has the selection probability `most`, if the cap on p is lower."""
         cap = self.max_selection_prob
         if cap is not None and most > cap * (1 + 1e-12):
             raise InputError(
@@ -149,11 +161,10 @@ class RangeMechanism(Weights, ABC):
 
     def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract:
         active = self.active(market)
-        rule = self.rule(len(active))
         v_all = self._prices(market)
         v = v_all[active]
-        ordered = SortedRows.of(v, _tie_order(market, active))
-        allocation = allocate(rule, ordered)
+        own = self._answers(market, active, v)
+        allocation = own.allocate()
         if math.isinf(v.max()) and not math.isfinite(allocation.objective):
             k = int(active[int(v.argmax())])
             raise ReportError(
@@ -164,9 +175,10 @@ class RangeMechanism(Weights, ABC):
         N = market.num_clients
         p, eps = np.zeros(N), np.zeros(N)
         p[active], eps[active] = allocation.selection_probs, allocation.epsilons
+        if market.data_shares is not None:
+            p = self.probs_by_size(market, p)
         paid = error = None
         if payments:
-            own = OwnReport(rule=rule, base=ordered)
             paid, error = self._pay(market, active, own, eps, allocation.objective, progress)
         return Contract(
             mechanism=self.name,
@@ -177,11 +189,29 @@ class RangeMechanism(Weights, ABC):
             selection_probs=p,
             epsilons=eps,
             payments=paid,
+            data_shares=market.data_shares,
+            bias_rule=self.bias_rule,
             weights=self.weights,
             ironed=market.ironed,
             runner_up=allocation.runner_up,
             payment_error_bound=error,
         )
+
+    def _answers(self, market: Market, active: IntArray, v: FloatArray, client: int | None = None) -> Answers:
+        """What decides, for these virtual costs of the active clients; `client` is the one who is going to move."""
+        if market.data_shares is not None:
+            return self.answers_by_size(market, active, v, client)
+        return OwnReport(rule=self.rule(len(active)), base=SortedRows.of(v, tie_order(market, active)))
+
+    def answers_by_size(self, market: Market, active: IntArray, v: FloatArray, client: int | None) -> Answers:
+        """The same for clients that hold different amounts of data."""
+        raise NotSupportedError(
+            f"{self.name} treats all clients alike, and they have different numbers of samples; leave the samples out"
+        )
+
+    def probs_by_size(self, market: Market, probs: FloatArray) -> FloatArray:
+        """Selection probabilities for clients that hold different amounts of data, from those that were allocated."""
+        return probs
 
     def _prices(self, market: Market) -> FloatArray:
         v = np.empty(market.num_clients)
@@ -193,7 +223,7 @@ class RangeMechanism(Weights, ABC):
         self,
         market: Market,
         active: IntArray,
-        own: OwnReport,
+        own: Answers,
         eps: FloatArray,
         objective: float,
         progress: Progress | None,
@@ -203,7 +233,7 @@ class RangeMechanism(Weights, ABC):
         if self.knows_sensitivities:
             return paid, error
         rank_of = np.full(market.num_clients, -1)
-        rank_of[active[own.base.order[0]]] = np.arange(len(active))
+        rank_of[active[own.order]] = np.arange(len(active))
         for cost, members in market.cost_groups:
             kept = members[(rank_of[members] >= 0) & (eps[members] > 0)]
             kept = kept[np.argsort(rank_of[kept])]
@@ -229,10 +259,12 @@ class RangeMechanism(Weights, ABC):
         active = self.active(market)
         if client not in active:
             return Responses(epsilons=np.zeros(len(z)), payments=np.zeros(len(z)))
-        ordered = SortedRows.of(self._prices(market)[active], _tie_order(market, active))
-        own = OwnReport(rule=self.rule(len(active)), base=ordered)
-        rank = int(np.flatnonzero(active[ordered.order[0]] == client)[0])
         cost = self.price(market.cost_of(client))
+        v = self._prices(market)[active]
+        if market.data_shares is not None:
+            v[active == client] = cost(z).min()  # what can win is narrowed down from the lowest report on
+        own = self._answers(market, active, v, client)
+        rank = int(np.flatnonzero(active[own.order] == client)[0])
         ranks = np.full(len(z), rank)
         at = own.curve(own.everything(ranks), ranks, cost(z))
         if not payments:
@@ -246,7 +278,7 @@ class RangeMechanism(Weights, ABC):
         return Responses(epsilons=at.epsilon, payments=paid)
 
 
-def _tie_order(market: Market, active: IntArray) -> IntArray | None:
+def tie_order(market: Market, active: IntArray) -> IntArray | None:
     if market.tie_order is None or len(active) == market.num_clients:
         return market.tie_order
     places = np.full(market.num_clients, -1)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from jsam.errors import InputError
-from jsam.mechanism.families.base import RangeMechanism
+from jsam.mechanism.families.fixed import FixedSelection
 from jsam.mechanism.solver.profiles import Profiles, equal_probabilities
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FSBM(RangeMechanism):
+class FSBM(FixedSelection):
     """The M lowest virtual costs at p = 1/M; it does not count the bias that this causes."""
 
     label: ClassVar[str] = "fsbm-M"

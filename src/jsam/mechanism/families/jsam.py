@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from jsam.errors import NotSupportedError
+from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.families.base import RangeMechanism
+from jsam.mechanism.market import Market
+from jsam.mechanism.solver.counted import Sizes, receiver_range, receiver_stages
 from jsam.mechanism.solver.profiles import Profiles, capped_curve, equal_receivers, thresholds
+from jsam.mechanism.solver.response import Answers
+from jsam.mechanism.solver.unequal import UnequalReport
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -14,7 +20,8 @@ class JSAM(RangeMechanism):
     """The paper's mechanism: the exact minimum over a range that is fixed by the number of clients and the caps.
 
     Without caps the range holds the optimum over all of the simplex. `max_selection_prob` takes the points of the
-    capped curve, whose best is within 1e-6 of that. `max_epsilon` adds "h kept, m of them receiving equally".
+    capped curve, whose best is within 1e-6 of that. `max_epsilon` adds "h kept, m of them receiving equally". With
+    unequal data one client receives what the dropped ones leave, and the others kept are drawn by their shares.
     """
 
     label: ClassVar[str] = "jsam"
@@ -27,6 +34,20 @@ class JSAM(RangeMechanism):
             return thresholds(num_clients) if cap is None else capped_curve(num_clients, cap)
         receivers = equal_receivers(num_clients, cap)
         return receivers if cap is None else receivers.joined(capped_curve(num_clients, cap))
+
+    def answers_by_size(self, market: Market, active: IntArray, v: FloatArray, client: int | None) -> Answers:
+        assert market.samples is not None
+        if self.max_epsilon is not None:
+            raise NotSupportedError(
+                f"{self.name} has no cap on ε for clients with different numbers of samples; leave max_epsilon out, or"
+                " take jsam-even"
+            )
+        sizes = Sizes.of(market.samples, self.weights)
+        allowed = receiver_range(sizes)
+        if not allowed.any():
+            raise self.nothing_within(market.num_clients)
+        stages = receiver_stages(sizes, v)
+        return UnequalReport(sizes=sizes, v=v, stages=stages, receivers=True, allowed=allowed)
 
     @property
     def _cap(self) -> float | None:

@@ -11,15 +11,15 @@ import numpy as np
 from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.contract import Contract
-from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.families.description import SELECTION_PROBS, Need
+from jsam.mechanism.families.fixed import FixedSelection
 from jsam.mechanism.market import Market
 from jsam.mechanism.solver.payments import Progress
 from jsam.mechanism.solver.profiles import Profiles, equal_probabilities
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class USBM(RangeMechanism):
+class USBM(FixedSelection):
     """p = 1/N for all. With `selection_probs` it is importance-compensated: any p, updates weighted u/p.
 
     A client drawn p/u times as often adds T_k ∝ p noise of weight (u/p)²: the noise term is Σ u²/ε² whatever p is, so
@@ -45,7 +45,8 @@ class USBM(RangeMechanism):
             raise InputError(f"selection_probs must be {market.num_clients} positive numbers that sum to 1")
         self.check_cap(float(p.max()))
         contract = super().plan(market, payments=payments, progress=progress)
-        return replace(contract, selection_probs=p, update_weights=1 / (market.num_clients * p))
+        shares = 1 / market.num_clients if market.data_shares is None else market.data_shares
+        return replace(contract, selection_probs=p, update_weights=shares / p)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

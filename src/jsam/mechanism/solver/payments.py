@@ -19,7 +19,7 @@ from jsam.mechanism.pricing.pieces import Pieces
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
 from jsam.mechanism.solver.piecewise_rents import integrate
 from jsam.mechanism.solver.quadrature import ROUNDING, Cells, Stretch
-from jsam.mechanism.solver.response import Block, OwnReport
+from jsam.mechanism.solver.response import Answers, Block
 
 LEAF = 64  # clients that share a mesh
 AFFINE_LEAF = 256  # without a mesh larger blocks are quicker
@@ -40,7 +40,7 @@ class Rents:
 
 
 def rents(
-    own: OwnReport,
+    own: Answers,
     ranks: IntArray,
     reports: FloatArray,
     epsilons: FloatArray,
@@ -79,7 +79,7 @@ def rents(
 
 
 def _by_quadrature(
-    own: OwnReport,
+    own: Answers,
     ranks: IntArray,
     reports: FloatArray,
     cost: VirtualCost,
@@ -99,7 +99,7 @@ def _by_quadrature(
 
 
 def _integrate(
-    own: OwnReport, block: Block, reports: FloatArray, start: FloatArray, cost: VirtualCost, tolerance: float
+    own: Answers, block: Block, reports: FloatArray, start: FloatArray, cost: VirtualCost, tolerance: float
 ) -> tuple[FloatArray, FloatArray]:
     ranks = block.ranks
     dropped = _exclusion(own, block, start, cost, tolerance)
@@ -187,7 +187,7 @@ class _Exclusion:
     certain: BoolArray  # another client takes its rank there: v is exact, whatever the rounding of G
 
 
-def _exclusion(own: OwnReport, block: Block, start: FloatArray, cost: VirtualCost, tolerance: float) -> _Exclusion:
+def _exclusion(own: Answers, block: Block, start: FloatArray, cost: VirtualCost, tolerance: float) -> _Exclusion:
     """Newton's method on G. G is concave, so a tangent meets the final value before G does: no step overshoots.
 
     Where the rounding of G hides the place, as under a low cap on ε, it is searched for by looking at ε alone.

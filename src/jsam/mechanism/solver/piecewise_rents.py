@@ -15,7 +15,7 @@ import numpy as np
 from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
 from jsam.mechanism.pricing.pieces import Pieces
 from jsam.mechanism.solver.quadrature import COARSE, FINE, NODES, ROUNDING, Stretch
-from jsam.mechanism.solver.response import Block, OwnReport
+from jsam.mechanism.solver.response import Answers, Block
 
 FIRST_CELLS = 8
 HALVINGS = 30  # of single pieces, where rounding leaves no other way
@@ -42,7 +42,7 @@ class _Cells:
 
 
 def integrate(
-    own: OwnReport,
+    own: Answers,
     block: Block,
     pieces: Pieces,
     span: Stretch,
@@ -90,7 +90,7 @@ def integrate(
 
 
 def _by_nodes(
-    own: OwnReport,
+    own: Answers,
     block: Block,
     pieces: Pieces,
     span: Stretch,
@@ -123,7 +123,7 @@ def _by_nodes(
 
 
 def _evaluated(
-    own: OwnReport,
+    own: Answers,
     block: Block,
     pieces: Pieces,
     span: Stretch,

@@ -86,6 +86,22 @@ class Profiles:
             start = max(start, int(end))
         return p
 
+    def within(self, max_selection_prob: float | None, min_clients: int, min_selection_prob: float) -> Profiles:
+        """Those that keep so many clients, none of them below the floor or above the cap; it may be none."""
+        last = np.take_along_axis(self.levels, self._last_block[:, None], axis=1)[:, 0]
+        good = (self.num_selected >= min_clients) & (last >= min_selection_prob * (1 - 1e-12))
+        if max_selection_prob is not None:
+            good &= self.levels.max(axis=1) <= max_selection_prob * (1 + 1e-12)
+        if good.all():
+            return self
+        floor_of = None if self.floor_of is None else self.floor_of[good]
+        return replace(self, levels=self.levels[good], ends=self.ends[good], bias=self.bias[good], floor_of=floor_of)
+
+    @property
+    def _last_block(self) -> IntArray:
+        """The last block of each profile that holds anybody."""
+        return np.asarray((self.ends == self.ends[:, -1:]).argmax(axis=1))
+
     def joined(self, other: Profiles) -> Profiles:
         """Both sets together: the union of two ranges is a range."""
         width = max(self.levels.shape[1], other.levels.shape[1])
@@ -116,6 +132,14 @@ def equal_probabilities(num_clients: int, num_selected: int) -> Profiles:
         ends=np.array([[num_selected]], dtype=np.int64),
         bias=np.zeros(1),
     )
+
+
+@lru_cache(maxsize=4)
+def even_shares(num_clients: int) -> Profiles:
+    """N profiles: the m lowest ranks at 1/m each, with the bias of a random sample of m of N clients."""
+    N = num_clients
+    m = np.arange(1, N + 1)
+    return Profiles(num_clients=N, levels=1 / m[:, None], ends=m[:, None], bias=np.sqrt((N - m) / (m * float(N))))
 
 
 @lru_cache(maxsize=4)

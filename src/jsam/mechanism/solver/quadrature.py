@@ -15,7 +15,7 @@ import numpy as np
 
 from jsam.mechanism._arrays import BoolArray, FloatArray
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
-from jsam.mechanism.solver.response import Block, OwnReport
+from jsam.mechanism.solver.response import Answers, Block
 
 ROUNDING = 16 * np.finfo(np.float64).eps
 PANELS = 8
@@ -79,11 +79,11 @@ class Cells:
         return len(self.lefts)
 
     @classmethod
-    def over(cls, own: OwnReport, block: Block, cost: VirtualCost, span: Stretch, edges: FloatArray) -> Cells:
+    def over(cls, own: Answers, block: Block, cost: VirtualCost, span: Stretch, edges: FloatArray) -> Cells:
         """Evaluate the cells between consecutive edges."""
         return cls._evaluate(own, block, cost, span, edges[:-1], np.diff(edges))
 
-    def halved(self, own: OwnReport, block: Block, cost: VirtualCost, span: Stretch, which: BoolArray) -> Cells:
+    def halved(self, own: Answers, block: Block, cost: VirtualCost, span: Stretch, which: BoolArray) -> Cells:
         """The same with some cells cut in two."""
         half = self.widths[which] / 2
         lefts = np.concatenate([self.lefts[which], self.lefts[which] + half])
@@ -100,7 +100,7 @@ class Cells:
 
     @classmethod
     def _evaluate(
-        cls, own: OwnReport, block: Block, cost: VirtualCost, span: Stretch, lefts: FloatArray, widths: FloatArray
+        cls, own: Answers, block: Block, cost: VirtualCost, span: Stretch, lefts: FloatArray, widths: FloatArray
     ) -> Cells:
         t = (lefts[:, None] + widths[:, None] * NODES).ravel()
         z, speed = span.reports(t)

@@ -5,13 +5,15 @@ Which profiles can win at all is narrowed down for whole blocks of clients.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray, IntArray
-from jsam.mechanism.solver.allocation import CHUNK, SLACK, Rule, budgets, minimise, probs_at
+from jsam.mechanism.solver.allocation import CHUNK, SLACK, Allocation, Rule, allocate, budgets, minimise, probs_at
 from jsam.mechanism.solver.closed_form import evaluate
 from jsam.mechanism.solver.profiles import two_thirds
 from jsam.mechanism.solver.rows import MovedRows, SortedRows
@@ -56,22 +58,33 @@ def curves(
     return Curves(objective=G, epsilon=eps, profile=profile, phase=phase)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class OwnReport:
+class Answers(ABC):
     """The minimal objective and a client's own ε as functions of its virtual cost, the others' fixed."""
 
-    rule: Rule
-    base: SortedRows  # a single market
+    @property
+    @abstractmethod
+    def order(self) -> IntArray:
+        """Rank -> client."""
 
-    def curve(self, block: Block, ranks: IntArray, v: FloatArray) -> Curves:
+    @abstractmethod
+    def allocate(self) -> Allocation:
+        """The best contract for the reports as they are."""
+
+    @abstractmethod
+    def curve(self, block: Any, ranks: IntArray, v: FloatArray) -> Curves:
         """Objective, own ε and phase for pairs (rank, v)."""
-        step = max(1, CHUNK // max(len(block.which), 1))
-        return curves(self.rule, self.base, block.which, np.zeros_like(ranks), ranks, v, step)
 
-    def _values(self, which: IntArray, ranks: IntArray, v: FloatArray) -> FloatArray:
-        """The objective of each profile with the clients of `ranks` moved to v, a row for each."""
-        moved = MovedRows(self.base, np.zeros_like(ranks), ranks, v)
-        return evaluate(self.rule.profiles, which, moved, self.rule.weights).objective
+    @abstractmethod
+    def everything(self, ranks: IntArray) -> Block:
+        """A block without any narrowing."""
+
+    @abstractmethod
+    def blocks(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int) -> Iterator[Block]:
+        """Split clients into blocks of at most `leaf`, each with what can win while its v runs from low to high."""
+
+    @abstractmethod
+    def narrowed(self, block: Any, low: FloatArray, high: FloatArray) -> Block:
+        """Drop what no client of the block can want between low and high."""
 
     def last_kept(self, block: Block, ranks: IntArray, kept: FloatArray, dropped: FloatArray) -> FloatArray:
         """The largest v at which each client still sells something, between one at which it does and one where not.
@@ -86,12 +99,35 @@ class OwnReport:
             low, high = np.where(sells, middle, low), np.where(sells, high, middle)
         return low.view(np.float64)
 
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OwnReport(Answers):
+    """The minimal objective and a client's own ε as functions of its virtual cost, the others' fixed."""
+
+    rule: Rule
+    base: SortedRows  # a single market
+
+    @property
+    def order(self) -> IntArray:
+        return np.asarray(self.base.order[0])
+
+    def allocate(self) -> Allocation:
+        return allocate(self.rule, self.base)
+
+    def curve(self, block: Block, ranks: IntArray, v: FloatArray) -> Curves:
+        step = max(1, CHUNK // max(len(block.which), 1))
+        return curves(self.rule, self.base, block.which, np.zeros_like(ranks), ranks, v, step)
+
+    def _values(self, which: IntArray, ranks: IntArray, v: FloatArray) -> FloatArray:
+        """The objective of each profile with the clients of `ranks` moved to v, a row for each."""
+        moved = MovedRows(self.base, np.zeros_like(ranks), ranks, v)
+        return evaluate(self.rule.profiles, which, moved, self.rule.weights).objective
+
     def everything(self, ranks: IntArray) -> Block:
-        """A block without any narrowing."""
         return Block(ranks=ranks, which=np.arange(len(self.rule.profiles)))
 
     def blocks(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int) -> Iterator[Block]:
-        """Split clients into blocks of at most `leaf`, each with what can win while its v runs from low to high.
+        """What can win, by bounds on whole blocks.
 
         A row's sorted costs rise with the moved client's v and fall with the cost of the client that was taken out.
         So the block's extremes bound every profile on all of it, and a profile whose best is worse than another's
@@ -113,7 +149,7 @@ class OwnReport:
             yield from self._split(ranks[part], low[part], high[part], leaf, which)
 
     def narrowed(self, block: Block, low: FloatArray, high: FloatArray) -> Block:
-        """Drop profiles that no client of the block can want between low and high.
+        """Drop profiles by their chords.
 
         Without a cap on ε every profile's value is concave in w = v^(2/3). So it lies above its chord, and the best
         profile's lies below its tangent: a chord that is nowhere under the tangent belongs to a loser.
