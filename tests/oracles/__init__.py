@@ -6,10 +6,13 @@ from .inner import best_epsilons, objective, values, values_capped
 from .payments import dense_payment, exact_curve, trapezoid_payments_on_grid
 from .published import Published, published_algorithm_1, true_objective
 from .search import brute_force, brute_force_joint
+from .selections import best_even, best_receiver
 
 __all__ = [
     "Published",
     "best_epsilons",
+    "best_even",
+    "best_receiver",
     "brute_force",
     "brute_force_joint",
     "dense_payment",
