@@ -30,9 +30,22 @@ _HELP = {
     "bias_weight": "Weight of the selection bias in the loss bound.",
     "max_selection_prob": "No client is selected with more than this probability.",
     "max_epsilon": "No client sells more ε than this.",
+    "min_clients": "Keep at least so many clients.",
+    "min_selection_prob": "Whoever is kept is selected with at least this probability.",
+    "heterogeneity": "How much clients' data differ, ζ²: a number, alike:600/10, classes:2/10, dirichlet:0.5/10 or "
+    "similarity:30. It takes the place of --bias-weight.",
     "seed": "Seed of whatever is drawn at random.",
 }
-_WEIGHTS = ("noise_weight", "bias_weight", "max_selection_prob", "max_epsilon", "seed")
+_WEIGHTS = (
+    "noise_weight",
+    "bias_weight",
+    "max_selection_prob",
+    "max_epsilon",
+    "min_clients",
+    "min_selection_prob",
+    "heterogeneity",
+    "seed",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,8 @@ from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.bound import BiasRule, loss_bound
 from jsam.mechanism.weights import Weights
 
+LATER = ("min_clients", "min_selection_prob")  # left out of files where they are not given, as in earlier versions
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerUp:
@@ -123,9 +125,8 @@ class Contract:
             "mechanism": self.mechanism,
             "num_clients": self.num_clients,
             "num_selected": self.num_selected,
-            **asdict(self.weights),
+            **{name: value for name, value in asdict(self.weights).items() if value is not None or name not in LATER},
             "budget": self.budget,
-            "bias_rule": self.bias_rule,
             "ironed": self.ironed,
             "truthful": self.truthful,
             "objective": self.objective,
@@ -135,6 +136,8 @@ class Contract:
             "payment_error_bound": self.payment_error_bound,
             "runner_up": None if self.runner_up is None else asdict(self.runner_up),
         }
+        if self.bias_rule != "total":
+            result["bias_rule"] = self.bias_rule
         columns: dict[str, list[Any]] = {
             "id": list(self.ids),
             "sensitivity": self.sensitivities.tolist(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,6 +24,7 @@ from jsam.mechanism.budget.loss_weight import BudgetPlan, check_budget, loss_wei
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.families.description import Need
+from jsam.mechanism.heterogeneity import heterogeneity
 from jsam.mechanism.market import Market
 from jsam.mechanism.priors import Prior, file_of_prior, parse_prior
 from jsam.mechanism.registry import find_description, mechanism_named
@@ -30,7 +32,10 @@ from jsam.mechanism.solver.payments import Progress
 from jsam.mechanism.weights import Weights
 
 FractionDone = Callable[[float], None]
-_WORDS = ("mechanism", "prior")
+_WORDS = ("mechanism", "prior", "heterogeneity")
+_WHOLE = ("seed", "min_clients")
+# Left out of files where they are not given, so that rules of before keep their digest.
+_LATER = ("min_clients", "min_selection_prob", "heterogeneity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +45,8 @@ class Rules:
     Exactly one of `loss_weight` and `budget` is given. A budget becomes a loss weight by the number of clients, before
     any report is read; with `budget_probability` it bounds the payments in that share of markets, without it the
     expected cost. `prior` is written as on the command line; None leaves it to the market, where clients bring priors
-    of their own.
+    of their own. `heterogeneity` says how much clients differ (`jsam.mechanism.heterogeneity`); the weight of the
+    selection bias is then its root.
 
     >>> rules = Rules(mechanism="fsbm-2", prior="uniform:0,1", loss_weight=3.0)
     >>> rules.contract(rules.market([0.2, 0.5, 0.9])).num_selected
@@ -58,6 +64,9 @@ class Rules:
     bias_weight: float = 1.0
     max_selection_prob: float | None = None
     max_epsilon: float | None = None
+    min_clients: int | None = None
+    min_selection_prob: float | None = None
+    heterogeneity: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -76,6 +85,8 @@ class Rules:
                 raise InputError(f"budget_probability is {self.budget_probability:g}; {allowed}")
         if self.budget is not None:
             check_budget(self.budget, self.budget_probability)
+        if self.heterogeneity is not None and self.bias_weight != 1:
+            raise InputError("give heterogeneity or bias_weight, not both: the bias weight is the root of ζ²")
         self.weights_at(1.0 if self.loss_weight is None else self.loss_weight)
 
     @property
@@ -89,14 +100,21 @@ class Rules:
         """The file that the prior is made from, if it is made from one."""
         return file_of_prior(self.prior or "")
 
+    @property
+    def zeta(self) -> float:
+        """ζ, the weight of the selection bias."""
+        return self.bias_weight if self.heterogeneity is None else math.sqrt(heterogeneity(self.heterogeneity))
+
     def weights_at(self, loss_weight: float) -> Weights:
         """The weights and caps, with that loss weight."""
         return Weights(
             loss_weight=loss_weight,
             noise_weight=self.noise_weight,
-            bias_weight=self.bias_weight,
+            bias_weight=self.zeta,
             max_selection_prob=self.max_selection_prob,
             max_epsilon=self.max_epsilon,
+            min_clients=self.min_clients,
+            min_selection_prob=self.min_selection_prob,
         )
 
     def mechanism_at(
@@ -173,7 +191,8 @@ class Rules:
 
     def as_dict(self) -> dict[str, Any]:
         """All settings by name."""
-        return dataclasses.asdict(self)
+        settings = dataclasses.asdict(self)
+        return {name: value for name, value in settings.items() if value is not None or name not in _LATER}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any], where: str = "rules") -> Rules:
@@ -236,8 +255,8 @@ def _checked(name: str, value: Any) -> Any:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"{name} is {value!r}; it must be a number")
-    if name != "seed":
+    if name not in _WHOLE:
         return float(value)
     if not isinstance(value, int) or value < 0:
-        raise InputError(f"seed is {value!r}; it must be a whole number of at least 0")
+        raise InputError(f"{name} is {value!r}; it must be a whole number of at least {int(name != 'seed')}")
     return value
