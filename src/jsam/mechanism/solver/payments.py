@@ -125,7 +125,8 @@ def _integrate(
     if never:
         # The integral goes on to the end, so it does not depend on where anybody is dropped.
         rounding = np.where(rounding > tolerance * reports * first_eps, 0.0, rounding)
-    cells = Cells.over(own, block, cost, span, np.linspace(0, 1, FIRST_CELLS + 1))
+    edges = np.linspace(0, 1, FIRST_CELLS + 1)
+    cells = Cells.over(own, block, cost, span, edges[:-1], np.diff(edges))
     while True:
         value, bound = cells.value.sum(axis=1), cells.bound.sum(axis=1) + rounding
         goal = tolerance * (reports * first_eps + value) + rounding
@@ -148,7 +149,8 @@ def _integrate(
         cells = cells.halved(own, block, cost, span, too_wide)
     if never and math.isinf(cost.top):
         allowed = tolerance * (reports * first_eps + value)
-        return _with_tail(cells.last_reports, cells.last_epsilons, value, bound, allowed=allowed)
+        outmost = cells.some(int(cells.lefts.argmax()))
+        return _with_tail(outmost.end_reports, outmost.end_epsilons, value, bound, allowed=allowed)
     return value, bound
 
 

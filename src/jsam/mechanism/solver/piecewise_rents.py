@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
+from jsam.mechanism._arrays import BoolArray, Columns, FloatArray, IntArray
 from jsam.mechanism.pricing.pieces import Pieces
 from jsam.mechanism.solver.quadrature import COARSE, FINE, NODES, ROUNDING, Stretch
 from jsam.mechanism.solver.response import Block, OwnReport
@@ -22,7 +22,7 @@ HALVINGS = 30  # of single pieces, where rounding leaves no other way
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Cells:
+class _Cells(Columns):
     """Runs of pieces from `first` up to `stop`, with G and ε at both ends for each client (clients × cells)."""
 
     first: IntArray
@@ -31,14 +31,6 @@ class _Cells:
     G_end: FloatArray
     eps_start: FloatArray
     eps_end: FloatArray
-
-    def joined(self, other: _Cells) -> _Cells:
-        order = np.argsort(np.concatenate([self.first, other.first]))
-        both = {name: np.concatenate([mine, vars(other)[name]], axis=-1) for name, mine in vars(self).items()}
-        return _Cells(**{name: values[..., order] for name, values in both.items()})
-
-    def some(self, which: BoolArray) -> _Cells:
-        return _Cells(**{name: values[..., which] for name, values in vars(self).items()})
 
 
 def integrate(
@@ -71,6 +63,7 @@ def integrate(
         left = _evaluated(own, block, pieces, span, old.first, middle, start=old)
         right = _evaluated(own, block, pieces, span, middle, old.stop, end=old)
         cells = cells.some(~cut).joined(left).joined(right)
+        cells = cells.some(np.argsort(cells.first))
     if not wanting.any():
         return total, error
     # Single pieces that will not do: where the loss is most of the objective, ΔG has lost its digits.
