@@ -19,7 +19,7 @@ from jsam.mechanism.pricing.virtual_cost import VirtualCost
 from jsam.mechanism.solver.allocation import Rule, allocate
 from jsam.mechanism.solver.payments import TOLERANCE, Progress, rents
 from jsam.mechanism.solver.profiles import Profiles
-from jsam.mechanism.solver.response import OwnReport
+from jsam.mechanism.solver.response import Block, OwnReport
 from jsam.mechanism.solver.rows import SortedRows
 from jsam.mechanism.weights import Weights, check_number
 
@@ -148,7 +148,7 @@ class RangeMechanism(Weights, ABC):
             )
 
     def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract:
-        active, v_all = self.active(market), self._prices(market)
+        active, v_all = self.active(market), market.counted(self.price)
         own = self._own_report(market, active, v_all)
         allocation = allocate(own.rule, own.base)
         v = v_all[active]
@@ -184,12 +184,6 @@ class RangeMechanism(Weights, ABC):
         rule = self.rule(len(active))
         return OwnReport(rule=rule, base=SortedRows.of(v[active], _tie_order(market, active)))
 
-    def _prices(self, market: Market) -> FloatArray:
-        v = np.empty(market.num_clients)
-        for cost, members in market.cost_groups:
-            v[members] = self.price(cost)(market.sensitivities[members])
-        return v
-
     def _pay(
         self,
         market: Market,
@@ -223,11 +217,11 @@ class RangeMechanism(Weights, ABC):
         active = self.active(market)
         if client not in active:
             return Responses(epsilons=np.zeros(len(z)), payments=np.zeros(len(z)))
-        own = self._own_report(market, active, self._prices(market))
+        own = self._own_report(market, active, market.counted(self.price))
         rank = int(np.flatnonzero(active[own.base.order[0]] == client)[0])
         cost = self.price(market.cost_of(client))
         ranks = np.full(len(z), rank)
-        at = own.curve(own.everything(ranks), ranks, cost(z))
+        at = own.curve(Block(ranks=ranks, which=np.arange(len(own.rule.profiles))), ranks, cost(z))
         if not payments:
             return Responses(epsilons=at.epsilon, payments=np.full(len(z), math.nan))
         kept = at.epsilon > 0

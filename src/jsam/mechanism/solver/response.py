@@ -86,10 +86,6 @@ class OwnReport:
             low, high = np.where(sells, middle, low), np.where(sells, high, middle)
         return low.view(np.float64)
 
-    def everything(self, ranks: IntArray) -> Block:
-        """A block without any narrowing."""
-        return Block(ranks=ranks, which=np.arange(len(self.rule.profiles)))
-
     def blocks(
         self,
         ranks: IntArray,
