@@ -157,13 +157,21 @@ def _descend(problem: Problem, start: FloatArray) -> FloatArray:
         jac=True,
         method="SLSQP",
         bounds=Bounds(np.full(len(start), 1e-12), np.full(len(start), problem.max_selection_prob)),
-        constraints={"type": "eq", "fun": lambda p: float(p.sum()) - 1, "jac": np.ones_like},
+        constraints={"type": "eq", "fun": _excess, "jac": _excess_slope},
         options={"maxiter": 25, "ftol": 1e-9},
     )
     p = np.clip(result.x, 0.0, problem.max_selection_prob)
     p[p < 1e-9] = 0.0
     p /= p.sum()
     return p if np.isfinite(p).all() and p.max() <= problem.max_selection_prob * (1 + 1e-12) else start
+
+
+def _excess(p: FloatArray) -> float:
+    return float(p.sum()) - 1
+
+
+def _excess_slope(p: FloatArray) -> FloatArray:
+    return np.ones_like(p)
 
 
 def _exchange(problem: Problem, points: FloatArray) -> FloatArray:
