@@ -107,15 +107,8 @@ class Rules:
 
     def weights_at(self, loss_weight: float) -> Weights:
         """The weights and caps, with that loss weight."""
-        return Weights(
-            loss_weight=loss_weight,
-            noise_weight=self.noise_weight,
-            bias_weight=self.zeta,
-            max_selection_prob=self.max_selection_prob,
-            max_epsilon=self.max_epsilon,
-            min_clients=self.min_clients,
-            min_selection_prob=self.min_selection_prob,
-        )
+        given = {field.name: getattr(self, field.name) for field in fields(Weights)}
+        return Weights(**{**given, "loss_weight": loss_weight, "bias_weight": self.zeta})
 
     def mechanism_at(
         self, loss_weight: float, selection_probs: Sequence[float] | FloatArray | None = None
@@ -157,14 +150,6 @@ class Rules:
             seed=self.seed,
             progress=progress,
         )
-
-    def loss_weight_for(self, num_clients: int) -> float:
-        """η(N): the loss weight for so many clients."""
-        bought = self.budget_plan(num_clients)
-        if bought is not None:
-            return bought.loss_weight
-        assert self.loss_weight is not None
-        return self.loss_weight
 
     def settled(
         self, mechanism: RangeMechanism, market: Market, progress: FractionDone | None = None

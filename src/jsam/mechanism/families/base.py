@@ -160,8 +160,7 @@ class RangeMechanism(Weights, ABC):
             )
 
     def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract:
-        active = self.active(market)
-        v_all = self._prices(market)
+        active, v_all = self.active(market), market.counted(self.price)
         v = v_all[active]
         own = self._answers(market, active, v)
         allocation = own.allocate()
@@ -213,12 +212,6 @@ class RangeMechanism(Weights, ABC):
         """Selection probabilities for clients that hold different amounts of data, from those that were allocated."""
         return probs
 
-    def _prices(self, market: Market) -> FloatArray:
-        v = np.empty(market.num_clients)
-        for cost, members in market.cost_groups:
-            v[members] = self.price(cost)(market.sensitivities[members])
-        return v
-
     def _pay(
         self,
         market: Market,
@@ -239,18 +232,11 @@ class RangeMechanism(Weights, ABC):
             kept = kept[np.argsort(rank_of[kept])]
             if len(kept) == 0:
                 continue
-            earned = rents(
-                own,
-                rank_of[kept],
-                c[kept],
-                eps[kept],
-                self.price(cost),
-                objective,
-                tolerance=self.tolerance,
-                progress=progress,
+            earned, bounds = rents(
+                own, rank_of[kept], c[kept], eps[kept], self.price(cost), objective, self.tolerance, progress
             )
-            paid[kept] += earned.rents
-            error = max(error, float(earned.error_bounds.max()))
+            paid[kept] += earned
+            error = max(error, float(bounds.max()))
         return paid, error
 
     def respond(self, market: Market, client: int, reports: FloatArray, *, payments: bool = True) -> Responses:
@@ -260,7 +246,7 @@ class RangeMechanism(Weights, ABC):
         if client not in active:
             return Responses(epsilons=np.zeros(len(z)), payments=np.zeros(len(z)))
         cost = self.price(market.cost_of(client))
-        v = self._prices(market)[active]
+        v = market.counted(self.price)[active]
         if market.data_shares is not None:
             v[active == client] = cost(z).min()  # what can win is narrowed down from the lowest report on
         own = self._answers(market, active, v, client)
@@ -272,9 +258,8 @@ class RangeMechanism(Weights, ABC):
         kept = at.epsilon > 0
         paid = z * at.epsilon
         if kept.any() and not self.knows_sensitivities:
-            paid[kept] += rents(
-                own, ranks[kept], z[kept], at.epsilon[kept], cost, at.objective[kept], tolerance=self.tolerance
-            ).rents
+            earned, _ = rents(own, ranks[kept], z[kept], at.epsilon[kept], cost, at.objective[kept], self.tolerance)
+            paid[kept] += earned
         return Responses(epsilons=at.epsilon, payments=paid)
 
 

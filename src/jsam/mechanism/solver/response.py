@@ -6,7 +6,7 @@ Which profiles can win at all is narrowed down for whole blocks of clients.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,12 +79,29 @@ class Answers(ABC):
         """A block without any narrowing."""
 
     @abstractmethod
-    def blocks(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int) -> Iterator[Block]:
-        """Split clients into blocks of at most `leaf`, each with what can win while its v runs from low to high."""
+    def split(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int) -> Iterator[Block]:
+        """Clients in blocks of at most `leaf`, each with what can win while its v runs from low to high."""
 
     @abstractmethod
     def narrowed(self, block: Any, low: FloatArray, high: FloatArray) -> Block:
         """Drop what no client of the block can want between low and high."""
+
+    def blocks(
+        self,
+        ranks: IntArray,
+        low: FloatArray,
+        high: FloatArray,
+        leaf: int,
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[tuple[slice, Block]]:
+        """The blocks of `split`, each with its place among the ranks; `progress` hears how many clients are done."""
+        done = 0
+        for block in self.split(ranks, low, high, leaf):
+            size = len(block.ranks)
+            yield slice(done, done + size), block
+            done += size
+            if progress is not None:
+                progress(size)
 
     def last_kept(self, block: Block, ranks: IntArray, kept: FloatArray, dropped: FloatArray) -> FloatArray:
         """The largest v at which each client still sells something, between one at which it does and one where not.
@@ -126,7 +143,7 @@ class OwnReport(Answers):
     def everything(self, ranks: IntArray) -> Block:
         return Block(ranks=ranks, which=np.arange(len(self.rule.profiles)))
 
-    def blocks(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int) -> Iterator[Block]:
+    def split(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int) -> Iterator[Block]:
         """What can win, by bounds on whole blocks.
 
         A row's sorted costs rise with the moved client's v and fall with the cost of the client that was taken out.

@@ -169,7 +169,7 @@ class UnequalReport(Answers):
         for client, tables in without_each(self.sizes.units, *self._sets(), clients):
             yield self._client(client, tables)
 
-    def blocks(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int) -> Iterator[OneClient]:
+    def split(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int) -> Iterator[OneClient]:
         """One block for each client, or some for a client that `ranks` repeats, with the ways that can win."""
         if len(ranks) > 1 and ranks[0] == ranks[1]:
             everything = self.everything(ranks)
