@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jsam.mechanism.audit import AuditReport, audit
     from jsam.mechanism.budget.loss_weight import BudgetPlan, loss_weight_for_budget
     from jsam.mechanism.contract import Contract
-    from jsam.mechanism.families import BBM, FSBM, JSAM, JSAMCI, USBM, plan
+    from jsam.mechanism.families import BBM, FSBM, JSAM, JSAMCI, USBM, EvenJSAM, plan
     from jsam.mechanism.market import Market
     from jsam.mechanism.priors import EmpiricalPrior, parse_prior
     from jsam.mechanism.registry import mechanism_named
@@ -36,6 +36,7 @@ _HOMES = {
     "Contract": "contract",
     "Market": "market",
     "BBM": "families",
+    "EvenJSAM": "families",
     "FSBM": "families",
     "JSAM": "families",
     "JSAMCI": "families",
@@ -56,6 +57,7 @@ __all__ = [
     "BudgetPlan",
     "Contract",
     "EmpiricalPrior",
+    "EvenJSAM",
     "InputError",
     "JsamError",
     "Market",

@@ -261,8 +261,8 @@ def test_where_the_published_algorithm_slips() -> None:
 
 
 def test_mechanisms_by_name() -> None:
-    assert mechanism_names() == ("jsam", "jsam-ci", "usbm", "usbm-compensated", "fsbm-M", "bbm-M")
-    for name in ("jsam", "jsam-ci", "usbm", "fsbm-7", "bbm-50"):
+    assert mechanism_names() == ("jsam", "jsam-even", "jsam-ci", "usbm", "usbm-compensated", "fsbm-M", "bbm-M")
+    for name in ("jsam", "jsam-even", "jsam-ci", "usbm", "fsbm-7", "bbm-50"):
         mechanism = jsam.mechanism_named(name, loss_weight=2.0, noise_weight=3.0)
         assert mechanism.name == name
         assert (mechanism.loss_weight, mechanism.noise_weight) == (2.0, 3.0)

@@ -43,6 +43,15 @@ def check_feasibility(contract: Contract) -> Check:
         forbid(p / cap - 1, "selection probability", p, f"at most max_selection_prob {cap:g}", ROUNDING)
     if contract.max_epsilon is not None:
         forbid(eps / contract.max_epsilon - 1, "ε", eps, f"at most max_epsilon {contract.max_epsilon:g}", ROUNDING)
+    weights = contract.weights
+    if weights.min_selection_prob:
+        floor = weights.min_selection_prob
+        below = np.where(p > 0, 1 - p / floor, zero)
+        forbid(below, "selection probability", p, f"0, or at least min_selection_prob {floor:g}", ROUNDING)
+    kept = int((p > 0).sum())
+    if weights.min_clients is not None and kept < weights.min_clients:
+        message = f"{kept} clients are kept; min_clients asks for {weights.min_clients}"
+        violations += beyond("feasibility", None, float(weights.min_clients - kept), 0.0, message)
     forbid(np.where(p > 0, zero, eps), "selection probability 0 and ε", eps, "0 for whoever is never selected")
     forbid(np.where(p > 0, zero, paid), "selection probability 0 and payment", paid, "0 for whoever is never selected")
     starved = np.where((p > 0) & (eps == 0), p, zero)
@@ -83,19 +92,19 @@ def check_accounts(market: Market, contract: Contract) -> Check:
     """Virtual costs, expected cost, loss bound and objective, each from its definition."""
     if not is_sound(contract):
         return Check(name="accounts", status="not checked", message="some of the contract's numbers are not finite")
-    violations = _virtual_costs(market, contract)
-    p, eps, N = contract.selection_probs, contract.epsilons, len(contract.ids)
+    violations = [*_virtual_costs(market, contract), *_shares(market, contract)]
+    p, eps, u = contract.selection_probs, contract.epsilons, shares_of(market)
     weights = contract.update_weights
     if weights is not None:
-        k = int(np.argmax(np.abs(N * p * weights - 1)))
+        k = int(np.argmax(np.abs(p * weights / u - 1)))
         with np.errstate(divide="ignore"):
             message = (
-                f"client {contract.ids[k]!r} has update weight {weights[k]:.6g}; it must be 1/(N p) ="
-                f" {1 / (N * p[k]):.6g} within {ROUNDING:g} relative"
+                f"client {contract.ids[k]!r} has update weight {weights[k]:.6g}; it must be its share over p,"
+                f" {u[k] / p[k]:.6g}, within {ROUNDING:g} relative"
             )
-        violations += beyond("accounts", contract.ids[k], abs(N * p[k] * weights[k] - 1), ROUNDING, message)
+        violations += beyond("accounts", contract.ids[k], abs(p[k] * weights[k] / u[k] - 1), ROUNDING, message)
     cost = total_cost(contract.virtual_costs, eps)
-    bound = loss_bound(p if weights is None else p * weights, eps, contract.noise_weight, contract.bias_weight)
+    bound = loss_bound(contract, u)
     objective = contract.loss_weight * bound + cost
     for name, said, derived in (
         ("expected cost", contract.expected_cost, cost),
@@ -122,15 +131,43 @@ def total_cost(virtual_costs: FloatArray, eps: FloatArray) -> float:
     return math.fsum(v * e for v, e in zip(virtual_costs.tolist(), eps.tolist(), strict=True) if e != 0)
 
 
-def loss_bound(p: FloatArray, eps: FloatArray, noise_weight: float, bias_weight: float) -> float:
-    """d + sqrt(d² + Q Σ p²/ε²), d = ζ Σ|p − 1/N|, summed exactly."""
-    share = 1 / len(p)
-    d = bias_weight * math.fsum(abs(x - share) for x in p.tolist())
+def shares_of(market: Market) -> FloatArray:
+    """Each client's share of all data."""
+    N = market.num_clients
+    return np.full(N, 1 / N) if market.samples is None else np.array(market.samples) / math.fsum(market.samples)
+
+
+def loss_bound(contract: Contract, shares: FloatArray) -> float:
+    """d + sqrt(d² + Q Σ (p/(N u ε))²), summed exactly.
+
+    d is ζ Σ|p − u|; by the rule "sample" it is ζ sqrt(Σu² (1/U − 1)) if p = u/U on those kept, else ζ sqrt(Σ(p − u)²).
+    """
+    p, N = contract.selection_probs, len(shares)
+    p = p if contract.update_weights is None else p * contract.update_weights
+    pairs = list(zip(p.tolist(), shares.tolist(), strict=True))
+    if contract.bias_rule == "total":
+        distance = math.fsum(abs(x - u) for x, u in pairs)
+    else:
+        U = math.fsum(u for x, u in pairs if x > 0)
+        if all(abs(x * U - u) <= ROUNDING * u for x, u in pairs if x > 0):
+            distance = math.sqrt(math.fsum(u * u for _, u in pairs) * max(1 / U - 1, 0.0))
+        else:
+            distance = math.sqrt(math.fsum((x - u) ** 2 for x, u in pairs))
+    d = contract.bias_weight * distance
     noise = 0.0
-    for x, e in zip(p.tolist(), eps.tolist(), strict=True):
+    for (x, u), e in zip(pairs, contract.epsilons.tolist(), strict=True):
         if x > 0:
-            noise += math.inf if e <= 0 else (x / e) ** 2
-    return d + math.sqrt(d * d + noise_weight * noise)
+            noise += math.inf if e <= 0 else (x / (N * u * e)) ** 2
+    return d + math.sqrt(d * d + contract.noise_weight * noise)
+
+
+def _shares(market: Market, contract: Contract) -> list[Violation]:
+    """Whether the contract counts each client's data as the market says."""
+    stated, true = contract.data_shares, shares_of(market)
+    off = np.abs((1 / len(true) if stated is None else stated) / true - 1)
+    k = int(np.argmax(off))
+    message = f"client {contract.ids[k]!r} holds the share {true[k]:.9g} of all data; the contract counts another"
+    return beyond("accounts", contract.ids[k], float(off[k]), ROUNDING, message)
 
 
 def _virtual_costs(market: Market, contract: Contract) -> list[Violation]:

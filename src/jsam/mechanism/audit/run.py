@@ -100,7 +100,7 @@ def audit(
             payments,
             with_answers(check_feasibility(contract), market, probes),
             check_accounts(market, contract),
-            check_objective(contract, claimed=_claims_optimum(mechanism, contract), seed=seed),
+            check_objective(market, contract, claimed=_claims_optimum(mechanism, contract), seed=seed),
             check_consistency(market, mechanism, probes[:WORST], probes, rng),
             check_budget(market, mechanism, contract, budget, budget_probability, rng),
         ),

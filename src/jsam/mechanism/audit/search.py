@@ -12,22 +12,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jsam.mechanism._arrays import FloatArray
+from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.weights import Weights
 
 STARTS = 4
 KEEP = 3
 ROUNDS = 40
 ALL_SIZES = 32
+ALL_SUBSETS_UP_TO = 10
 LINE = 0.5 - 0.5 * np.cos(np.linspace(0, math.pi, 25))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
-    """The server's problem for given virtual costs and equal data shares (docs/theory.md, "The problem")."""
+    """The server's problem for given virtual costs and data shares (docs/theory.md, "The problem")."""
 
     virtual_costs: FloatArray
+    shares: FloatArray
     weights: Weights
+    sample: bool = False  # whether the bias is that of a random sample of clients, for p in proportion to the shares
 
     @property
     def max_selection_prob(self) -> float:
@@ -40,11 +43,20 @@ class Problem:
         return math.inf if cap is None else cap
 
     def bias(self, p: FloatArray) -> FloatArray:
-        return np.asarray(self.weights.bias_weight * np.abs(p - 1 / p.shape[1]).sum(axis=1))
+        if self.sample:
+            U = np.where(p > 0, self.shares, 0.0).sum(axis=1)
+            far = np.sqrt((self.shares**2).sum() * np.maximum(1 / U - 1, 0.0))
+        else:
+            far = np.abs(p - self.shares).sum(axis=1)
+        return np.asarray(self.weights.bias_weight * far)
+
+    def counted(self, p: FloatArray) -> FloatArray:
+        """p as the noise counts it: that of a client with little data is larger."""
+        return np.asarray(p / (len(self.shares) * self.shares))
 
     def root(self, p: FloatArray, eps: FloatArray) -> FloatArray:
         with np.errstate(divide="ignore", invalid="ignore"):
-            noise = np.where(p > 0, (p / eps) ** 2, 0.0).sum(axis=1)
+            noise = np.where(p > 0, (self.counted(p) / eps) ** 2, 0.0).sum(axis=1)
         return np.asarray(np.sqrt(self.bias(p) ** 2 + self.weights.noise_weight * noise))
 
     def best_epsilons(self, p: FloatArray) -> FloatArray:
@@ -54,13 +66,14 @@ class Problem:
         round shrinks an error in log R to a third at most, and the objective feels only the square of what is left.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
-            free = np.cbrt(self.weights.loss_weight * self.weights.noise_weight * p * p / self.virtual_costs)
+            e = self.counted(p)
+            free = np.cbrt(self.weights.loss_weight * self.weights.noise_weight * e * e / self.virtual_costs)
         selected = p > 0
         free, capped = np.where(selected, free, math.inf), np.where(selected, self.max_epsilon, math.inf)
         d2, root = self.bias(p) ** 2, np.ones(len(p))
         for _ in range(24):
             eps = np.minimum(free / np.cbrt(root)[:, None], capped)
-            root = np.sqrt(d2 + self.weights.noise_weight * ((p / eps) ** 2).sum(axis=1))
+            root = np.sqrt(d2 + self.weights.noise_weight * ((e / eps) ** 2).sum(axis=1))
         return np.where(selected, eps, 0.0)
 
     def values(self, p: FloatArray, eps: FloatArray | None = None) -> FloatArray:
@@ -73,9 +86,10 @@ class Problem:
         rows = p[None, :]
         eps = self.best_epsilons(rows)
         value, root, d = float(self.values(rows, eps)[0]), self.root(rows, eps)[0], self.bias(rows)[0]
-        away = self.weights.bias_weight * np.sign(p - 1 / len(p))
+        away = self.weights.bias_weight * np.sign(p - self.shares)
         with np.errstate(divide="ignore", invalid="ignore"):
-            noise = np.where(p > 0, self.weights.noise_weight * p / eps[0] ** 2, 0.0)
+            e = self.counted(p) / (len(p) * self.shares)
+            noise = np.where(p > 0, self.weights.noise_weight * e / eps[0] ** 2, 0.0)
         return math.log(value), self.weights.loss_weight * (away * (1 + d / root) + noise / root) / value
 
 
@@ -83,7 +97,7 @@ def least_objective(problem: Problem, *, seed: int = 0) -> tuple[float, FloatArr
     """The lowest value found and its selection probabilities."""
     N, cap = len(problem.virtual_costs), problem.max_selection_prob
     rng = np.random.default_rng(seed)
-    corners = _corners(N, cap)
+    corners = _corners(problem.shares, cap)
     descended = [_descend(problem, start) for start in _starts(N, cap, rng)]
     points = np.vstack([_best(problem, corners), _best(problem, np.array(descended))])
     points = _exchange(problem, points)
@@ -94,28 +108,53 @@ def least_objective(problem: Problem, *, seed: int = 0) -> tuple[float, FloatArr
 def least_simple_objective(problem: Problem) -> tuple[float, FloatArray]:
     """The lowest value among simple selections, for markets too large to search, and its selection probabilities.
 
-    In the order of virtual cost: the m cheapest equally often; and h kept at the share 1/N, the rest of the draws to
-    the cheapest, as many as the cap on p asks for. Sizes m and h run through all numbers up to `ALL_SIZES` and then
-    grow by steps of an eighth.
+    In the order of virtual cost: the m cheapest, drawn by their shares of the data; and h kept at their shares, the rest
+    of the draws to the cheapest, as many as the cap on p asks for. Sizes m and h run through all numbers up to
+    `ALL_SIZES` and then grow by steps of an eighth.
     """
     v, cap = problem.virtual_costs, problem.max_selection_prob
     N, order = len(v), np.argsort(problem.virtual_costs, kind="stable")
-    best, best_p = math.inf, np.full(N, 1 / N)
+    u = problem.shares[order]
+    rows = []
     for size in _sizes(N):
-        kept = np.zeros(N)
-        kept[:size] = 1 / N
+        kept = np.where(np.arange(N) < size, u, 0.0)
+        left = 1 - kept.sum()
         # The cheapest are filled up to the cap, one after the other.
-        room = np.minimum(np.cumsum(np.full(N, cap - 1 / N)), 1 - size / N)
-        filled = kept + np.diff(room, prepend=0.0)
-        rows = [filled] if room[size - 1] >= (1 - size / N) * (1 - 1e-12) else []
-        if cap * size >= 1 - 1e-12:
-            rows.append(np.where(kept > 0, 1 / size, 0.0))
-        for row in rows:
-            p = np.empty(N)
-            p[order] = row / row.sum()
-            value = float(problem.values(p[None, :])[0])
-            if value < best:
-                best, best_p = value, p
+        room = np.minimum(np.cumsum(cap - u), left)
+        if room[size - 1] >= left * (1 - 1e-12):
+            rows.append(kept + np.diff(room, prepend=0.0))
+        if cap * kept.sum() >= kept.max() * (1 - 1e-12):
+            rows.append(kept)
+    return _least_of(problem, order, rows)
+
+
+def least_even_objective(problem: Problem) -> tuple[float, FloatArray]:
+    """The lowest value among even shares within caps and floors: all subsets of a few clients, else the cheapest m."""
+    v, w, N = problem.virtual_costs, problem.weights, len(problem.virtual_costs)
+    order = np.argsort(v, kind="stable")
+    if N <= ALL_SUBSETS_UP_TO:
+        kept = np.array(list(itertools.product([False, True], repeat=N))[1:])
+    else:
+        kept = np.arange(N) < np.array(_sizes(N))[:, None]
+    rows = np.where(kept, problem.shares[order], 0.0)
+    rows /= rows.sum(axis=1, keepdims=True)
+    # With unequal data caps and floors say which shares U may be kept, by the largest and the smallest of all clients.
+    u, U = problem.shares, np.where(kept, problem.shares[order], 0.0).sum(axis=1)
+    good = u.max() <= U * problem.max_selection_prob * (1 + 1e-12)
+    good &= u.min() >= U * (w.min_selection_prob or 0.0) * (1 - 1e-12)
+    good &= (np.sort(u)[::-1][: (w.min_clients or 1) - 1].sum() + 1e-12 < U) | kept.all(axis=1)
+    return _least_of(problem, order, list(rows[good]))
+
+
+def _least_of(problem: Problem, order: IntArray, rows: list[FloatArray]) -> tuple[float, FloatArray]:
+    """The best of selections that go by the order of clients."""
+    best, best_p = math.inf, problem.shares
+    for row in rows:
+        p = np.empty(len(order))
+        p[order] = row / row.sum()
+        value = float(problem.values(p[None, :])[0])
+        if value < best:
+            best, best_p = value, p
     return best, best_p
 
 
@@ -130,14 +169,15 @@ def _best(problem: Problem, points: FloatArray) -> FloatArray:
     return np.asarray(points[np.argsort(problem.values(points))[:KEEP]])
 
 
-def _corners(N: int, cap: float) -> FloatArray:
+def _corners(shares: FloatArray, cap: float) -> FloatArray:
     """Everybody at 0, at the share or at the cap, but for one client who takes the rest, whichever it is."""
-    levels = sorted({0.0, 1 / N, cap})
+    levels = [sorted({0.0, share, cap}) for share in shares.tolist()]
     rows = []
-    for others in itertools.product(levels, repeat=N - 1):
-        rest = 1 - math.fsum(others)
-        if -1e-12 <= rest <= cap + 1e-12:
-            rows += [np.insert(others, k, min(max(rest, 0.0), cap)) for k in range(N)]
+    for k in range(len(levels)):
+        for others in itertools.product(*levels[:k], *levels[k + 1 :]):
+            rest = 1 - math.fsum(others)
+            if -1e-12 <= rest <= cap + 1e-12:
+                rows.append(np.insert(others, k, min(max(rest, 0.0), cap)))
     return np.unique(np.array(rows), axis=0)
 
 
@@ -187,8 +227,9 @@ def _exchange(problem: Problem, points: FloatArray) -> FloatArray:
         for _ in range(ROUNDS):
             value = problem.values(p[None, :])[0]
             room = np.maximum(np.minimum(p[giver], cap - p[taker]), 0.0)
-            # The bias has kinks at the share 1/N: those amounts are tried exactly.
-            kinks = np.clip(np.stack([p[giver] - 1 / N, 1 / N - p[taker]]), 0.0, room)
+            # The bias has kinks at the shares: those amounts are tried exactly.
+            u = problem.shares
+            kinks = np.clip(np.stack([p[giver] - u[giver], u[taker] - p[taker]]), 0.0, room)
             amounts = np.sort(np.concatenate([LINE[:, None] * room, kinks]), axis=0)
             line = np.maximum(p + amounts[:, :, None] * direction, 0.0)
             tried = problem.values(line.reshape(-1, N)).reshape(amounts.shape)

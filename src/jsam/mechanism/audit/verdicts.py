@@ -8,11 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.audit.contract_checks import is_sound, loss_bound, total_cost
+from jsam.mechanism.audit.contract_checks import is_sound, loss_bound, shares_of, total_cost
 from jsam.mechanism.audit.misreports import Probe, round_numbers
 from jsam.mechanism.audit.payment_integral import Area
 from jsam.mechanism.audit.report import Check, Violation, beyond, judged, passed_or_violated
-from jsam.mechanism.audit.search import Problem, least_objective, least_simple_objective
+from jsam.mechanism.audit.search import (
+    ALL_SUBSETS_UP_TO,
+    Problem,
+    least_even_objective,
+    least_objective,
+    least_simple_objective,
+)
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families.base import Mechanism
 from jsam.mechanism.market import Market
@@ -24,6 +30,7 @@ RESOLVED = 1e-8  # of a payment: what the auditor's own sum can tell apart
 CONSISTENCY = 1e-6
 OBJECTIVE = 1e-9
 OBJECTIVE_ON_CURVE = 1e-6  # max_selection_prob declares points of a curve, which miss the optimum by less
+OBJECTIVE_ROUNDED = 1e-3  # the sizes of many clients are rounded, and a cap on ε is planned with tangents
 OBJECTIVE_IN_RANGE = 5e-3  # max_epsilon declares a range, seen to miss the optimum by 1.1e-3 for a few clients
 SEARCH_UP_TO = 6
 TINY = float(np.finfo(np.float64).tiny)
@@ -140,25 +147,38 @@ def with_answers(feasible: Check, market: Market, probes: list[Probe]) -> Check:
     return feasible
 
 
-def check_objective(contract: Contract, *, claimed: bool, seed: int) -> Check:
-    """For a handful of clients: is there a better contract?"""
-    N, v = contract.num_clients, contract.virtual_costs
-    if not claimed:
+def check_objective(market: Market, contract: Contract, *, claimed: bool, seed: int) -> Check:
+    """For a handful of clients: is there a better contract?
+
+    A contract whose bias is that of a sample claims to be the best among even shares, others the best of all.
+    """
+    N, v, even = contract.num_clients, contract.virtual_costs, contract.bias_rule == "sample"
+    if not (claimed or even):
         message = f"{contract.mechanism} does not claim the least objective of all"
         return Check(name="objective", status="not claimed", message=message)
     if not np.isfinite(v).all() or not is_sound(contract):
         message = "only markets with all numbers finite are searched for a better p"
         return Check(name="objective", status="not checked", message=message)
     tolerance = OBJECTIVE if contract.max_selection_prob is None else OBJECTIVE_ON_CURVE
+    shares = shares_of(market)
+    unequal = float(np.ptp(shares)) > 0
     if contract.max_epsilon is not None:
-        tolerance = OBJECTIVE_IN_RANGE
-    problem = Problem(virtual_costs=v, weights=contract.weights)
+        tolerance = OBJECTIVE_IN_RANGE if not even else OBJECTIVE_ROUNDED if unequal else OBJECTIVE
+    elif unequal and N > ALL_SUBSETS_UP_TO:
+        tolerance = OBJECTIVE_ROUNDED
+    if unequal and not even and contract.max_selection_prob is not None:
+        message = "clients with different data under a cap on p are searched by nobody but the planner"
+        return Check(name="objective", status="not checked", message=message)
+    problem = Problem(virtual_costs=v, shares=shares, weights=contract.weights, sample=even)
     thorough = N <= SEARCH_UP_TO
-    least, p = least_objective(problem, seed=seed) if thorough else least_simple_objective(problem)
-    bound = loss_bound(contract.selection_probs, contract.epsilons, contract.noise_weight, contract.bias_weight)
-    value = contract.loss_weight * bound + total_cost(v, contract.epsilons)
+    if even:
+        least, p = least_even_objective(problem)
+        searched = f"a search over {'all' if N <= ALL_SUBSETS_UP_TO else 'some'} even shares"
+    else:
+        least, p = least_objective(problem, seed=seed) if thorough else least_simple_objective(problem)
+        searched = "a search over all of p" if thorough else "a search over simple selections alone"
+    value = contract.loss_weight * loss_bound(contract, shares) + total_cost(v, contract.epsilons)
     excess = value / least - 1
-    searched = "a search over all of p" if thorough else "a search over simple selections alone"
     return judged(
         "objective",
         excess,

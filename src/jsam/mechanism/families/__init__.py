@@ -13,11 +13,11 @@ from jsam.mechanism.families.usbm import USBM
 
 __all__ = [
     "BBM",
-    "EvenJSAM",
     "FSBM",
     "JSAM",
     "JSAMCI",
     "USBM",
+    "EvenJSAM",
     "Mechanism",
     "RangeMechanism",
     "Responses",

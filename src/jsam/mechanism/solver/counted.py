@@ -278,7 +278,7 @@ def even_stages(sizes: Sizes, v: FloatArray, allowed: BoolArray) -> tuple[Stage,
         if G.min() < best:
             best = float(G.min())
             held = selection(sizes.units, some[i].weight(v), int(units[G.argmin()]))
-    most = max(best, _best_without_anyone(sizes, v, some[:: ROUGHLY], held, allowed))
+    most = max(best, _best_without_anyone(sizes, v, some[::ROUGHLY], held, allowed))
     return tuple(stage for stage, bound in zip(some, bounds, strict=True) if bound <= most * (1 + SLACK))
 
 

@@ -20,8 +20,6 @@ def empty_table(total: int) -> FloatArray:
     return table
 
 
-
-
 def with_clients(table: FloatArray, sizes: IntArray, weights: FloatArray, skip: int = -1) -> FloatArray:
     """The table with several clients more; the one at the position `skip` is left out."""
     table, room = table.copy(), np.empty_like(table)

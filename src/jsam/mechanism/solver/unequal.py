@@ -150,7 +150,9 @@ class UnequalReport(Answers):
             ways.append(Way(stage=stage, units=units, others=beside[units], numbers=numbers, receives=receives))
         ranks = np.array([client])
         ways = [way.some(way.at(np.array([own]))[0][0] <= dropped * SLACK) for way in ways]
-        return OneClient(ranks=ranks, which=ranks, ways=_merged([way for way in ways if len(way.units)]), dropped=dropped)
+        return OneClient(
+            ranks=ranks, which=ranks, ways=_merged([way for way in ways if len(way.units)]), dropped=dropped
+        )
 
     def _sets(self) -> tuple[list[FloatArray], list[int]]:
         """Weights and skipped clients of each table."""
@@ -218,7 +220,5 @@ def _merged(ways: Sequence[Way]) -> tuple[Way, ...]:
     if len(ways) < 2 or not isinstance(ways[0].stage, CappedEvenStage):
         return tuple(ways)
     tangents = [np.broadcast_to(getattr(way.stage, "tangent"), way.units.shape) for way in ways]  # noqa: B009
-    together = {
-        name: np.concatenate([getattr(way, name) for way in ways]) for name in ("units", "others", "numbers")
-    }
+    together = {name: np.concatenate([getattr(way, name) for way in ways]) for name in ("units", "others", "numbers")}
     return (Way(stage=replace(ways[0].stage, tangent=np.concatenate(tangents)), **together),)
