@@ -87,12 +87,13 @@ def test_caps_and_floors_hold_and_the_best_within_them_is_taken(equal: bool) -> 
     for _ in range(12):
         some, chosen = market(rng, 6, equal=equal), weights(rng)
         u = shares_of(some)
-        bounds = [
+        choices: list[dict[str, float]] = [
             {"max_selection_prob": float(rng.uniform(u.max(), 1))},
             {"min_clients": int(rng.integers(2, 7))},
             {"min_selection_prob": float(rng.uniform(u.min() / 2, u.min()))},
-        ][rng.integers(3)]
-        contract = jsam.plan(some, EvenJSAM(**chosen, **bounds), payments=False)  # type: ignore[arg-type]
+        ]
+        bounds = choices[rng.integers(3)]
+        contract = jsam.plan(some, EvenJSAM(**chosen, **bounds), payments=False)
         p = contract.selection_probs
         assert p.max() <= bounds.get("max_selection_prob", 1.0) * (1 + 1e-12)
         assert contract.num_selected >= bounds.get("min_clients", 1)

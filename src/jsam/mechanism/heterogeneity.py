@@ -1,7 +1,7 @@
 """How much clients differ, from what is public: ζ², the variance between clients of what they hold.
 
-ζ² is the mean over clients of ‖h_k − h‖², where h_k is the distribution of labels at client k and h that of all. The bias
-of even shares is ζ sqrt(1/m − 1/N) (docs/theory.md, "Even shares").
+ζ² is the mean over clients of ‖h_k − h‖², where h_k is the distribution of labels at client k and h that of all. The
+bias of even shares is ζ sqrt(1/m − 1/N) (docs/theory.md, "Even shares").
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Weights:
     bias_weight: float = 1.0  # ζ: of the selection bias in the loss bound
     max_selection_prob: float | None = None
     max_epsilon: float | None = None
-    min_clients: int | None = None  # so many are kept at least
+    min_clients: float | None = None  # so many are kept at least, a whole number
     min_selection_prob: float | None = None  # of whoever is kept
 
     def __post_init__(self) -> None:

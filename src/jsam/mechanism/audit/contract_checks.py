@@ -104,7 +104,7 @@ def check_accounts(market: Market, contract: Contract) -> Check:
             )
         violations += beyond("accounts", contract.ids[k], abs(p[k] * weights[k] / u[k] - 1), ROUNDING, message)
     cost = total_cost(contract.virtual_costs, eps)
-    bound = loss_bound(contract, u)
+    bound = bound_of(contract, u)
     objective = contract.loss_weight * bound + cost
     for name, said, derived in (
         ("expected cost", contract.expected_cost, cost),
@@ -137,15 +137,30 @@ def shares_of(market: Market) -> FloatArray:
     return np.full(N, 1 / N) if market.samples is None else np.array(market.samples) / math.fsum(market.samples)
 
 
-def loss_bound(contract: Contract, shares: FloatArray) -> float:
-    """d + sqrt(d² + Q Σ (p/(N u ε))²), summed exactly.
-
-    d is ζ Σ|p − u|; by the rule "sample" it is ζ sqrt(Σu² (1/U − 1)) if p = u/U on those kept, else ζ sqrt(Σ(p − u)²).
-    """
-    p, N = contract.selection_probs, len(shares)
+def bound_of(contract: Contract, shares: FloatArray) -> float:
+    """The loss bound of a contract by its own rule for the bias."""
+    p = contract.selection_probs
     p = p if contract.update_weights is None else p * contract.update_weights
-    pairs = list(zip(p.tolist(), shares.tolist(), strict=True))
-    if contract.bias_rule == "total":
+    sample = contract.bias_rule == "sample"
+    return loss_bound(p, contract.epsilons, contract.noise_weight, contract.bias_weight, shares, sample=sample)
+
+
+def loss_bound(
+    p: FloatArray,
+    eps: FloatArray,
+    noise_weight: float,
+    bias_weight: float,
+    shares: FloatArray | None = None,
+    *,
+    sample: bool = False,
+) -> float:
+    """d + sqrt(d² + Q Σ (p/(N u ε))²), summed exactly; shares are equal if they are left out.
+
+    d is ζ Σ|p − u|. By a random sample it is ζ sqrt(Σu² (1/U − 1)) if p = u/U on those kept, else ζ sqrt(Σ(p − u)²).
+    """
+    N = len(p)
+    pairs = list(zip(p.tolist(), [1 / N] * N if shares is None else shares.tolist(), strict=True))
+    if not sample:
         distance = math.fsum(abs(x - u) for x, u in pairs)
     else:
         U = math.fsum(u for x, u in pairs if x > 0)
@@ -153,12 +168,12 @@ def loss_bound(contract: Contract, shares: FloatArray) -> float:
             distance = math.sqrt(math.fsum(u * u for _, u in pairs) * max(1 / U - 1, 0.0))
         else:
             distance = math.sqrt(math.fsum((x - u) ** 2 for x, u in pairs))
-    d = contract.bias_weight * distance
     noise = 0.0
-    for (x, u), e in zip(pairs, contract.epsilons.tolist(), strict=True):
+    for (x, u), e in zip(pairs, eps.tolist(), strict=True):
         if x > 0:
             noise += math.inf if e <= 0 else (x / (N * u * e)) ** 2
-    return d + math.sqrt(d * d + contract.noise_weight * noise)
+    d = bias_weight * distance
+    return d + math.sqrt(d * d + noise_weight * noise)
 
 
 def _shares(market: Market, contract: Contract) -> list[Violation]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -28,9 +29,14 @@ class Problem:
     """The server's problem for given virtual costs and data shares (docs/theory.md, "The problem")."""
 
     virtual_costs: FloatArray
-    shares: FloatArray
     weights: Weights
+    data_shares: FloatArray | None = None  # None: all hold equally much
     sample: bool = False  # whether the bias is that of a random sample of clients, for p in proportion to the shares
+
+    @cached_property
+    def shares(self) -> FloatArray:
+        N = len(self.virtual_costs)
+        return np.full(N, 1 / N) if self.data_shares is None else self.data_shares
 
     @property
     def max_selection_prob(self) -> float:
@@ -108,8 +114,8 @@ def least_objective(problem: Problem, *, seed: int = 0) -> tuple[float, FloatArr
 def least_simple_objective(problem: Problem) -> tuple[float, FloatArray]:
     """The lowest value among simple selections, for markets too large to search, and its selection probabilities.
 
-    In the order of virtual cost: the m cheapest, drawn by their shares of the data; and h kept at their shares, the rest
-    of the draws to the cheapest, as many as the cap on p asks for. Sizes m and h run through all numbers up to
+    In the order of virtual cost: the m cheapest, drawn by their shares of the data; and h kept at their shares, the
+    rest of the draws to the cheapest, as many as the cap on p asks for. Sizes m and h run through all numbers up to
     `ALL_SIZES` and then grow by steps of an eighth.
     """
     v, cap = problem.virtual_costs, problem.max_selection_prob
@@ -142,7 +148,7 @@ def least_even_objective(problem: Problem) -> tuple[float, FloatArray]:
     u, U = problem.shares, np.where(kept, problem.shares[order], 0.0).sum(axis=1)
     good = u.max() <= U * problem.max_selection_prob * (1 + 1e-12)
     good &= u.min() >= U * (w.min_selection_prob or 0.0) * (1 - 1e-12)
-    good &= (np.sort(u)[::-1][: (w.min_clients or 1) - 1].sum() + 1e-12 < U) | kept.all(axis=1)
+    good &= (np.sort(u)[::-1][: int(w.min_clients or 1) - 1].sum() + 1e-12 < U) | kept.all(axis=1)
     return _least_of(problem, order, list(rows[good]))
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.audit.contract_checks import is_sound, loss_bound, shares_of, total_cost
+from jsam.mechanism.audit.contract_checks import bound_of, is_sound, shares_of, total_cost
 from jsam.mechanism.audit.misreports import Probe, round_numbers
 from jsam.mechanism.audit.payment_integral import Area
 from jsam.mechanism.audit.report import Check, Violation, beyond, judged, passed_or_violated
@@ -169,7 +169,7 @@ def check_objective(market: Market, contract: Contract, *, claimed: bool, seed: 
     if unequal and not even and contract.max_selection_prob is not None:
         message = "clients with different data under a cap on p are searched by nobody but the planner"
         return Check(name="objective", status="not checked", message=message)
-    problem = Problem(virtual_costs=v, shares=shares, weights=contract.weights, sample=even)
+    problem = Problem(virtual_costs=v, data_shares=shares, weights=contract.weights, sample=even)
     thorough = N <= SEARCH_UP_TO
     if even:
         least, p = least_even_objective(problem)
@@ -177,7 +177,7 @@ def check_objective(market: Market, contract: Contract, *, claimed: bool, seed: 
     else:
         least, p = least_objective(problem, seed=seed) if thorough else least_simple_objective(problem)
         searched = "a search over all of p" if thorough else "a search over simple selections alone"
-    value = contract.loss_weight * loss_bound(contract, shares) + total_cost(v, contract.epsilons)
+    value = contract.loss_weight * bound_of(contract, shares) + total_cost(v, contract.epsilons)
     excess = value / least - 1
     return judged(
         "objective",

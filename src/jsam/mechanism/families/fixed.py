@@ -1,4 +1,4 @@
-"""What mechanisms share that select a fixed number of clients: with unequal data each of these is drawn by its share."""
+"""What mechanisms share that select a fixed number of clients: with unequal data each is drawn by its share."""
 
 from __future__ import annotations
 

@@ -97,9 +97,9 @@ class EvenStage:
 class CappedEvenStage:
     """Even shares with a cap on ε, with one tangent to the square root in the loss.
 
-    sqrt(x) is the least of x/(2y) + y/2 over y. With y = t/U² a client adds g(v), the least of η Q/(2 N² t ε²) + v ε over
-    ε ≤ E, whatever U is. The tangents of a fixed grid of t stand for the root, so what is minimised is a loss that does
-    not look at the reports either.
+    sqrt(x) is the least of x/(2y) + y/2 over y. With y = t/U² a client adds g(v), the least of η Q/(2 N² t ε²) + v ε
+    over ε ≤ E, whatever U is. The tangents of a fixed grid of t stand for the root, so what is minimised is a loss that
+    does not look at the reports either.
     """
 
     sizes: Sizes
@@ -108,9 +108,9 @@ class CappedEvenStage:
     falls_with_units = False
 
     @property
-    def _noise(self) -> float:
+    def _noise(self) -> FloatArray:
         w = self.sizes.weights
-        return w.loss_weight * w.noise_weight / (2 * len(self.sizes) ** 2 * self.tangent)
+        return np.asarray(w.loss_weight * w.noise_weight / (2 * len(self.sizes) ** 2 * self.tangent))
 
     def weight(self, v: FloatArray) -> FloatArray:
         eps = self.slope(v)
@@ -223,13 +223,13 @@ def even_range(sizes: Sizes) -> BoolArray:
     if w.min_selection_prob:
         good &= units * w.min_selection_prob <= sizes.units.min() * (1 + SLACK)
     if w.min_clients is not None and w.min_clients > 1:
-        largest = np.sort(sizes.units)[::-1][: w.min_clients - 1]
+        largest = np.sort(sizes.units)[::-1][: int(w.min_clients) - 1]
         good &= (units > largest.sum()) | (units == total)
     return np.asarray(good)
 
 
 def receiver_range(sizes: Sizes) -> BoolArray:
-    """Which numbers of units the clients kept beside a receiver may hold: p_r = 1 − U and p = u keep to caps and floors."""
+    """Which numbers of units the clients kept beside a receiver may hold: p_r = 1 − U and p = u keep to caps."""
     units, total, w = np.arange(sizes.total + 1), sizes.total, sizes.weights
     good = np.ones(sizes.total + 1, dtype=bool)
     if w.max_selection_prob is not None:
@@ -238,7 +238,7 @@ def receiver_range(sizes: Sizes) -> BoolArray:
     if w.min_selection_prob:
         good &= sizes.shares.min() >= w.min_selection_prob * (1 - SLACK)
     if w.min_clients is not None and w.min_clients > 1:
-        largest = np.sort(sizes.units)[::-1][: w.min_clients - 2]
+        largest = np.sort(sizes.units)[::-1][: int(w.min_clients) - 2]
         good &= units > largest.sum()
     return np.asarray(good)
 

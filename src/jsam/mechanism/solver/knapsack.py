@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jsam.mechanism._arrays import FloatArray, IntArray
 
@@ -66,7 +67,7 @@ def selection(sizes: IntArray, weights: FloatArray, units: int) -> IntArray:
     Every client's choice is remembered for each number of units, a bit for each.
     """
     table = empty_table(units)
-    taken: list[FloatArray] = []
+    taken: list[NDArray[np.uint8]] = []
     for size, weight in zip(sizes.tolist(), weights.tolist(), strict=True):
         better = np.zeros(units + 1, dtype=bool)
         if size <= units:

@@ -149,10 +149,9 @@ class UnequalReport(Answers):
             numbers = units + number * len(table)
             ways.append(Way(stage=stage, units=units, others=beside[units], numbers=numbers, receives=receives))
         ranks = np.array([client])
-        ways = [way.some(way.at(np.array([own]))[0][0] <= dropped * SLACK) for way in ways]
-        return OneClient(
-            ranks=ranks, which=ranks, ways=_merged([way for way in ways if len(way.units)]), dropped=dropped
-        )
+        useful = [way.some(way.at(np.array([own]))[0][0] <= dropped * SLACK) for way in ways]
+        ranks, merged = np.array([client]), _merged([way for way in useful if len(way.units)])
+        return OneClient(ranks=ranks, which=ranks, ways=merged, dropped=dropped)
 
     def _sets(self) -> tuple[list[FloatArray], list[int]]:
         """Weights and skipped clients of each table."""
@@ -220,5 +219,11 @@ def _merged(ways: Sequence[Way]) -> tuple[Way, ...]:
     if len(ways) < 2 or not isinstance(ways[0].stage, CappedEvenStage):
         return tuple(ways)
     tangents = [np.broadcast_to(getattr(way.stage, "tangent"), way.units.shape) for way in ways]  # noqa: B009
-    together = {name: np.concatenate([getattr(way, name) for way in ways]) for name in ("units", "others", "numbers")}
-    return (Way(stage=replace(ways[0].stage, tangent=np.concatenate(tangents)), **together),)
+    return (
+        Way(
+            stage=replace(ways[0].stage, tangent=np.concatenate(tangents)),
+            units=np.concatenate([way.units for way in ways]),
+            others=np.concatenate([way.others for way in ways]),
+            numbers=np.concatenate([way.numbers for way in ways]),
+        ),
+    )
