@@ -7,19 +7,15 @@ from typing import Annotated
 import typer
 
 from jsam.cli.inputs import Inputs
-from jsam.cli.options import ClientsFile, ResultOptions, with_options
+from jsam.cli.options import ClientsFile, ResultOptions, examples, option, with_options
 from jsam.cli.output import EXIT_VIOLATION, deliver, progress_bar
 from jsam.cli.rule_options import Economy
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam audit clients.csv --prior uniform:0,1 --loss-weight 5
-
-  jsam audit clients.csv --prior beta:2,5 --budget 10 --mechanism fsbm-50 --format json
-
-  jsam audit clients.csv --rules rules.toml --mechanism jsam-ci --strict
-"""
+EXAMPLES = examples(
+    "jsam audit clients.csv --prior uniform:0,1 --loss-weight 5",
+    "jsam audit clients.csv --prior beta:2,5 --budget 10 --mechanism fsbm-50 --format json",
+    "jsam audit clients.csv --rules rules.toml --mechanism jsam-ci --strict",
+)
 
 AUDIT = "Audit"
 
@@ -31,13 +27,9 @@ def audit(
     economy: Economy,
     strict: Annotated[
         bool,
-        typer.Option(
-            "--strict", help="Hold a mechanism to truthfulness that does not claim it.", rich_help_panel=AUDIT
-        ),
+        option(AUDIT, "Hold a mechanism to truthfulness that does not claim it.", "--strict"),
     ] = False,
-    grid: Annotated[
-        int, typer.Option(help="False reports to try for each client, before refining.", rich_help_panel=AUDIT)
-    ] = 64,
+    grid: Annotated[int, option(AUDIT, "False reports to try for each client, before refining.")] = 64,
     result: ResultOptions,
 ) -> None:
     """Try to catch a mechanism cheating: gains from lies, losses from the truth, wrong payments, wrong costs.

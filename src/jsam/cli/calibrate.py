@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import typer
-
-from jsam.cli.options import ResultOptions, with_options
+from jsam.cli.options import ResultOptions, examples, option, with_options
 from jsam.cli.output import Format, deliver, say
 from jsam.cli.training_options import C2, PRIVACY, AdjacencyOption, Delta, Noise
 from jsam.errors import InputError
@@ -17,13 +15,10 @@ from jsam.errors import InputError
 if TYPE_CHECKING:
     from rich.text import Text
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam calibrate --epsilon 1 --delta 1e-5 --participations 100
-
-  jsam calibrate --epsilon 1 --delta 1e-5 --participations 100 --noise lemma1 --c2 0.1
-"""
+EXAMPLES = examples(
+    "jsam calibrate --epsilon 1 --delta 1e-5 --participations 100",
+    "jsam calibrate --epsilon 1 --delta 1e-5 --participations 100 --noise lemma1 --c2 0.1",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +31,9 @@ class _Result(ResultOptions):
 @with_options
 def calibrate(
     *,
-    epsilon: Annotated[float, typer.Option(help="ε that the client sold.", rich_help_panel=PRIVACY)],
+    epsilon: Annotated[float, option(PRIVACY, "ε that the client sold.")],
     delta: Delta = 1e-5,
-    participations: Annotated[
-        int, typer.Option(help="How often the client is drawn over the whole training.", rich_help_panel=PRIVACY)
-    ] = 1,
+    participations: Annotated[int, option(PRIVACY, "How often the client is drawn over the whole training.")] = 1,
     noise: Noise = "exact",
     c2: C2 = None,
     adjacency: AdjacencyOption = "add-remove",

@@ -7,10 +7,9 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import typer
 
 from jsam.cli.inputs import Inputs
-from jsam.cli.options import ECONOMY, ClientsFile, PlotFile, ResultOptions, with_options
+from jsam.cli.options import ECONOMY, ClientsFile, PlotFile, ResultOptions, examples, option, with_options
 from jsam.cli.output import deliver, progress_bar
 from jsam.cli.rule_options import RuleOptions, rule_flags
 from jsam.cli.wording import in_options
@@ -23,15 +22,11 @@ if TYPE_CHECKING:
 
     from jsam.mechanism.families.base import RangeMechanism
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam compare clients.csv --prior uniform:0,1 --loss-weight 5
-
-  jsam compare clients.csv --prior uniform:0,1 --budget 10 --plot compare.png
-
-  jsam compare clients.csv --rules rules.toml --mechanism jsam --mechanism fsbm-20 --format csv
-"""
+EXAMPLES = examples(
+    "jsam compare clients.csv --prior uniform:0,1 --loss-weight 5",
+    "jsam compare clients.csv --prior uniform:0,1 --budget 10 --plot compare.png",
+    "jsam compare clients.csv --rules rules.toml --mechanism jsam --mechanism fsbm-20 --format csv",
+)
 
 COLUMNS = (
     "mechanism",
@@ -61,10 +56,10 @@ def compare(
     economy: Annotated[RuleOptions, rule_flags(*SHARED, written=True)],
     mechanism: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A mechanism to compare; repeat for several. Without any: jsam  jsam-ci  usbm, fsbm with half and"
+        option(
+            ECONOMY,
+            "A mechanism to compare; repeat for several. Without any: jsam  jsam-ci  usbm, fsbm with half and"
             " three quarters of the clients, bbm with half if there are losses, and the one that --rules names.",
-            rich_help_panel=ECONOMY,
         ),
     ] = None,
     result: ResultOptions,

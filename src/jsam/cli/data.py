@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jsam.cli.options import PlotFile, ResultOptions, with_options
+from jsam.cli.options import PlotFile, ResultOptions, argument, examples, option, with_options
 from jsam.cli.output import deliver, say
 from jsam.cli.training_options import DATA, PartitionOptions
 
@@ -20,15 +20,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Get data sets, see which are there, deal one out to clients.", no_args_is_help=True)
 
-PARTITION_EXAMPLES = """
-[bold]Examples[/bold]
+PARTITION_EXAMPLES = examples(
+    "jsam data partition mnist --clients 100 --similarity 50 --plot shares.png",
+    "jsam data partition digits --clients 20 --scheme dirichlet --alpha 0.5 --output shares.csv",
+)
 
-  jsam data partition mnist --clients 100 --similarity 50 --plot shares.png
-
-  jsam data partition digits --clients 20 --scheme dirichlet --alpha 0.5 --output shares.csv
-"""
-
-DatasetName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+DatasetName = Annotated[str, argument("NAME")]
 
 
 @app.command("fetch")
@@ -117,10 +114,10 @@ def _datasets_table(rows: list[dict[str, Any]]) -> RenderableType:
 @with_options
 def partition(
     *,
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", show_default=False)],
-    clients: Annotated[int, typer.Option(help="Number of clients.", rich_help_panel=DATA)] = 100,
+    dataset: Annotated[str, argument("DATASET")],
+    clients: Annotated[int, option(DATA, "Number of clients.")] = 100,
     split: PartitionOptions,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.", rich_help_panel=DATA)] = 0,
+    seed: Annotated[int, option(DATA, "Seed of the draw.", min=0)] = 0,
     result: ResultOptions,
     plot: PlotFile = None,
 ) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
 
+import click
 import typer
 
 from jsam.cli.output import Format, check_targets, chosen_format, rendered
@@ -19,17 +20,29 @@ if TYPE_CHECKING:
 
 ECONOMY, WEIGHTS, RESULT = "What is known and wanted", "Weights and caps", "Result"
 
-# Its help is a paragraph of each command's: click 8.5 drops the help that typer 0.20 gives to arguments.
-ClientsFile = Annotated[str, typer.Argument(metavar="CLIENTS.csv", show_default=False)]
-RunFolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", show_default=False)]
 
-PlotFile = Annotated[
-    Path | None,
-    typer.Option(metavar="F.png", help="Draw a picture into this file (.png, .pdf, .svg).", rich_help_panel=RESULT),
-]
-TensorBoardFlag = Annotated[
-    bool, typer.Option("--tensorboard", help="Write TensorBoard files too.", rich_help_panel=RESULT)
-]
+def examples(*commands: str) -> str:
+    """The end of a command's help."""
+    heading = f"[bold]{'Example' if len(commands) == 1 else 'Examples'}[/bold]"
+    return "".join(f"\n{line}\n" for line in (heading, *(f"  {command}" for command in commands)))
+
+
+def argument(metavar: str) -> Any:
+    """Its help is a paragraph of each command's: click 8.5 drops the help that typer 0.20 gives to arguments."""
+    return typer.Argument(metavar=metavar, show_default=False)
+
+
+def option(panel: str | None, words: str, *names: str, choices: Sequence[str] = (), **others: Any) -> Any:
+    """An option under a heading of the help, what the help says of it, and its name where this is not the field's."""
+    if choices:
+        others["click_type"] = click.Choice(choices)
+    return typer.Option(*names, help=words, rich_help_panel=panel, **others)
+
+
+ClientsFile = Annotated[str, argument("CLIENTS.csv")]
+RunFolderArgument = Annotated[Path, argument("FOLDER")]
+PlotFile = Annotated[Path | None, option(RESULT, "Draw a picture into this file (.png, .pdf, .svg).", metavar="F.png")]
+TensorBoardFlag = Annotated[bool, option(RESULT, "Write TensorBoard files too.", "--tensorboard")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +51,14 @@ class ResultOptions:
 
     format: Annotated[
         Format | None,
-        typer.Option(
-            help="What the result is written as: by the ending of --output (.json, .csv, .txt), else what the command"
+        option(
+            RESULT,
+            "What the result is written as: by the ending of --output (.json, .csv, .txt), else what the command"
             " usually prints.",
-            rich_help_panel=RESULT,
         ),
     ] = None
     output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the result here instead of to standard output.", rich_help_panel=RESULT
-        ),
+        Path | None, option(RESULT, "Write the result here instead of to standard output.", metavar="FILE")
     ] = None
 
     usual: ClassVar[Format] = Format.TABLE

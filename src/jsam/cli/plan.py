@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from jsam.cli.inputs import Inputs
-from jsam.cli.options import RESULT, ClientsFile, PlotFile, ResultOptions, with_options
+from jsam.cli.options import RESULT, ClientsFile, PlotFile, ResultOptions, examples, option, with_options
 from jsam.cli.output import deliver
 from jsam.cli.rule_options import Economy
 from jsam.mechanism.contract import Contract
@@ -18,17 +16,12 @@ if TYPE_CHECKING:
 
     from jsam.mechanism.budget.loss_weight import BudgetPlan
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam plan clients.csv --prior uniform:0,1 --loss-weight 5
-
-  jsam plan clients.csv --prior beta:2,5 --budget 10 --format json --output contract.json
-
-  jsam plan clients.csv --prior uniform:0,1 --budget 10 --budget-probability 0.95 --write-rules rules.toml
-
-  jsam plan clients.csv --rules rules.toml --max-selection-prob 0.05 --plot plan.png
-"""
+EXAMPLES = examples(
+    "jsam plan clients.csv --prior uniform:0,1 --loss-weight 5",
+    "jsam plan clients.csv --prior beta:2,5 --budget 10 --format json --output contract.json",
+    "jsam plan clients.csv --prior uniform:0,1 --budget 10 --budget-probability 0.95 --write-rules rules.toml",
+    "jsam plan clients.csv --rules rules.toml --max-selection-prob 0.05 --plot plan.png",
+)
 
 
 @with_options
@@ -38,9 +31,7 @@ def plan(
     economy: Economy,
     result: ResultOptions,
     plot: PlotFile = None,
-    payments: Annotated[
-        bool, typer.Option("--payments/--no-payments", help="Whether to compute payments.", rich_help_panel=RESULT)
-    ] = True,
+    payments: Annotated[bool, option(RESULT, "Whether to compute payments.", "--payments/--no-payments")] = True,
 ) -> None:
     """Turn clients' reports into a contract: whom to select how often, how much ε to buy from each, and what to pay.
 

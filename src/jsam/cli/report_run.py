@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsam.cli.options import ResultOptions, RunFolderArgument, with_options
+from jsam.cli.options import ResultOptions, RunFolderArgument, examples, with_options
 from jsam.cli.output import deliver
 from jsam.cli.running import run_lines, say_noise, stop_unless_kept
 
@@ -15,13 +15,10 @@ if TYPE_CHECKING:
 
     from jsam.runs.settlement import Settlement
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam report runs/a
-
-  jsam report runs/a --format csv --output spending.csv
-"""
+EXAMPLES = examples(
+    "jsam report runs/a",
+    "jsam report runs/a --format csv --output spending.csv",
+)
 
 
 @with_options

@@ -7,9 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-import typer
-
-from jsam.cli.options import ECONOMY, RESULT, WEIGHTS, Flags
+from jsam.cli.options import ECONOMY, RESULT, WEIGHTS, Flags, option
 from jsam.errors import InputError
 from jsam.mechanism.registry import import_mechanism, mechanism_names
 from jsam.mechanism.rules import Rules, merged, read_settings
@@ -103,7 +101,7 @@ def rule_flags(*names: str, file: bool = True, written: bool = False, **usual: A
 
 
 def _file_option(panel: str, words: str) -> Any:
-    return Annotated[Path | None, typer.Option(metavar="FILE.toml", help=words, rich_help_panel=panel)]
+    return Annotated[Path | None, option(panel, words, metavar="FILE.toml")]
 
 
 def _option(name: str, kind: Any, default: Any) -> Any:
@@ -111,7 +109,7 @@ def _option(name: str, kind: Any, default: Any) -> Any:
     shown = "" if default is None else f" \\[default: {default}]"
     panel = WEIGHTS if name in _WEIGHTS else ECONOMY
     least = 0 if name == "seed" else None
-    return Annotated[kind | None, typer.Option(min=least, help=_HELP[name] + shown, rich_help_panel=panel)]
+    return Annotated[kind | None, option(panel, _HELP[name] + shown, min=least)]
 
 
 def _parsed(values: dict[str, Any]) -> RuleOptions:
