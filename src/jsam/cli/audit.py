@@ -45,9 +45,11 @@ def audit(
     mechanism, _ = inputs.settled_mechanism()
 
     from jsam.mechanism.audit import audit as run_audit
+    from jsam.mechanism.audit.choice import ALL_CLIENTS_UP_TO
     from jsam.report.tables import audit_tables
 
-    with inputs.locating_errors(), progress_bar(f"Audit of {mechanism.name}", _audited(inputs)) as bar:
+    everybody = inputs.market.num_clients if inputs.market.num_clients <= ALL_CLIENTS_UP_TO else None
+    with inputs.locating_errors(), progress_bar(f"Audit of {mechanism.name}", everybody) as bar:
         # Numbers beyond floating point are the input's fault, not a broken promise of the mechanism.
         inputs.planned(mechanism, payments=False)
         report = run_audit(
@@ -64,9 +66,3 @@ def audit(
     deliver(text, result.output, economy.files(rules))
     if not report.ok:
         raise typer.Exit(EXIT_VIOLATION)
-
-
-def _audited(inputs: Inputs) -> int | None:
-    from jsam.mechanism.audit.choice import ALL_CLIENTS_UP_TO
-
-    return inputs.market.num_clients if inputs.market.num_clients <= ALL_CLIENTS_UP_TO else None

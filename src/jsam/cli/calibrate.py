@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from jsam.cli.options import ResultOptions, examples, option, with_options
 from jsam.cli.output import Format, deliver, say
 from jsam.cli.training_options import C2, PRIVACY, AdjacencyOption, Delta, Noise
 from jsam.errors import InputError
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 EXAMPLES = examples(
     "jsam calibrate --epsilon 1 --delta 1e-5 --participations 100",
@@ -65,11 +61,5 @@ def calibrate(
         content |= {"c2": c2, "exact_epsilon": spent}
         if spent > epsilon:
             say(f"warning: with c2 {c2:g} the exact accountant gives ε = {spent:.6g}, above the {epsilon:g} asked for")
-    deliver(result.text(lambda: content, None, lambda: _lines(content)), result.output)
-
-
-def _lines(content: dict[str, object]) -> Iterator[Text]:
-    from rich.text import Text
-
-    for name, value in content.items():
-        yield Text(f"{name.replace('_', ' '):<17} {value}")
+    lines = [f"{name.replace('_', ' '):<17} {value}" for name, value in content.items()]
+    deliver(result.text(lambda: content, None, lambda: lines), result.output)

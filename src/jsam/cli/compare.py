@@ -18,8 +18,6 @@ from jsam.mechanism.contract import Contract
 from jsam.mechanism.rules import Rules
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from jsam.mechanism.families.base import RangeMechanism
 
 EXAMPLES = examples(
@@ -71,6 +69,8 @@ def compare(
 
     Exit codes: 0 done, 2 bad input (one line on standard error).
     """
+    from jsam.report.tables import compare_table
+
     rules = economy.rules()
     result.check(sources=[clients, *economy.sources(rules)], plot=plot, write_rules=economy.written)
     inputs = Inputs.read(clients, rules)
@@ -90,7 +90,8 @@ def compare(
 
         content["sweep"] = _sweep(inputs, rows)
         files[plot] = compare_picture(rows, content["sweep"], plot.suffix)
-    deliver(result.text(lambda: content, "mechanisms", lambda: _tables(rows, notes), COLUMNS), result.output, files)
+    text = result.text(lambda: content, "mechanisms", lambda: [compare_table(rows, notes)], COLUMNS)
+    deliver(text, result.output, files)
 
 
 def _all_names(inputs: Inputs) -> tuple[list[str], list[str]]:
@@ -156,9 +157,3 @@ def _sweep_runs(inputs: Inputs, rows: Sequence[dict[str, Any]]) -> Iterator[Rang
         for mechanism in mechanisms:
             for eta in etas:
                 yield mechanism.with_loss_weight(float(eta))
-
-
-def _tables(rows: Sequence[dict[str, Any]], notes: Sequence[str]) -> Iterator[RenderableType]:
-    from jsam.report.tables import compare_table
-
-    yield compare_table(rows, notes)

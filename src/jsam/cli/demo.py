@@ -14,9 +14,9 @@ import typer
 from jsam.cli.demo_screen import Outcome, show, verdict
 from jsam.cli.inputs import Inputs
 from jsam.cli.options import RESULT, examples, option, with_options
-from jsam.cli.output import EXIT_VIOLATION, check_folder, free_folder, say
+from jsam.cli.output import EXIT_VIOLATION, check_folder, free_folder, require_torch, say
 from jsam.cli.rule_options import RuleOptions, rule_flags
-from jsam.cli.running import require_torch, say_noise, settled, trained, warnings_as_lines
+from jsam.cli.running import say_noise, settled, trained, warnings_as_lines
 from jsam.cli.training_options import NoiseSeed
 from jsam.errors import InputError
 

@@ -19,11 +19,12 @@ from jsam.cli.output import (
     fail,
     free_folder,
     rendered,
+    require_flower,
     say,
     unusable_folder,
 )
 from jsam.cli.rule_options import RuleOptions, rule_flags
-from jsam.cli.running import RoundProgress, require_flower
+from jsam.cli.running import RoundProgress
 from jsam.cli.wording import in_options
 from jsam.report.plain import json_text
 

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_h
 import click
 import typer
 
-from jsam.cli.output import Format, check_targets, chosen_format, rendered
+from jsam.cli.output import Format, check_targets, rendered
+from jsam.errors import InputError
 from jsam.report.plain import csv_text, json_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+ENDINGS = {".json": Format.JSON, ".csv": Format.CSV, ".txt": Format.TABLE}
 ECONOMY, WEIGHTS, RESULT = "What is known and wanted", "Weights and caps", "Result"
 
 
@@ -65,8 +67,16 @@ class ResultOptions:
 
     @property
     def kind(self) -> Format:
-        """What to write."""
-        return chosen_format(self.format, self.output, self.usual)
+        """The format asked for, or else the one that the file's name says, or else the usual one."""
+        if self.format is not None:
+            return self.format
+        ending = "" if self.output is None else self.output.suffix.lower()
+        if ending and ending not in ENDINGS:
+            raise InputError(
+                f"--output {str(self.output)!r}: what to write is not clear from {ending!r}; end the name in "
+                f"{', '.join(list(ENDINGS)[:-1])} or {list(ENDINGS)[-1]}, or give --format"
+            )
+        return ENDINGS.get(ending, self.usual)
 
     def check(self, *, sources: Sequence[str] = (), **others: Path | None) -> None:
         """Refuse, before anything is computed, what could never be written, and to write over what is read.

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,9 +45,6 @@ class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
-
-
-ENDINGS = {".json": Format.JSON, ".csv": Format.CSV, ".txt": Format.TABLE}
 
 
 def say(message: str) -> None:
@@ -85,7 +83,7 @@ def check_targets(targets: Mapping[str, Path | None], *, sources: Sequence[str] 
     if plot is not None:
         if plot.suffix.lower() not in PICTURES:
             raise InputError(f"--plot {str(plot)!r}: the name must end in {' or '.join(PICTURES)}")
-        require_matplotlib("--plot")
+        require("--plot", "plot", matplotlib="matplotlib")
 
 
 def check_folder(output: Path) -> None:
@@ -129,25 +127,20 @@ def _refuse_own(output: Path) -> None:
         raise InputError("--output is empty, or the folder you are in; name a new one")
 
 
-def require_matplotlib(what: str) -> None:
-    """One line instead of a traceback where pictures cannot be drawn."""
-    from importlib.util import find_spec
+def require(what: str, extra: str, **modules: str) -> None:
+    """One line instead of a traceback where an extra is not installed; `modules` has its modules and what they are."""
+    if any(find_spec(module) is None for module in modules):
+        names, are = " and ".join(modules.values()), "is" if len(modules) == 1 else "are"
+        raise InputError(f"{what} needs {names}, which {are} not installed: {install_hint(extra)}")
 
-    if find_spec("matplotlib") is None:
-        raise InputError(f"{what} needs matplotlib, which is not installed: {install_hint('plot')}")
+
+def require_torch() -> None:
+    require("training", "train", torch="torch")
 
 
-def chosen_format(chosen: Format | None, output: Path | None, usual: Format) -> Format:
-    """The format asked for, or else the one that the file's name says, or else the usual one."""
-    if chosen is not None:
-        return chosen
-    ending = "" if output is None else output.suffix.lower()
-    if ending and ending not in ENDINGS:
-        raise InputError(
-            f"--output {str(output)!r}: what to write is not clear from {ending!r}; end the name in "
-            f"{', '.join(list(ENDINGS)[:-1])} or {list(ENDINGS)[-1]}, or give --format"
-        )
-    return ENDINGS.get(ending, usual)
+def require_flower(command: str) -> None:
+    """The extra brings torch too."""
+    require(command, "flower", flwr="Flower", torch="torch")
 
 
 def rendered(*parts: RenderableType, to_file: bool = False) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jsam.cli.options import RunFolderArgument, TensorBoardFlag, examples, with_options
-from jsam.cli.output import say
-from jsam.cli.running import RoundProgress, finish, require_torch, resumable, say_noise, tracking, warnings_as_lines
+from jsam.cli.output import require_torch, say
+from jsam.cli.running import RoundProgress, finish, resumable, say_noise, tracking, warnings_as_lines
 
 EXAMPLES = examples("jsam resume runs/a")
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from jsam.cli.inputs import Inputs
 from jsam.cli.options import ECONOMY, RESULT, TensorBoardFlag, examples, option, with_options
-from jsam.cli.output import check_folder, say
+from jsam.cli.output import check_folder, require_torch, say
 from jsam.cli.rule_options import RuleOptions, rule_flags
-from jsam.cli.running import finish, require_torch, resumable, say_noise, tracking, trained, warnings_as_lines
+from jsam.cli.running import finish, resumable, say_noise, tracking, trained, warnings_as_lines
 from jsam.cli.training_options import DATA, PartitionOptions, TrainingOptions
 from jsam.errors import InputError
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from jsam.cli.client_books import adopted, paused, policy_page, statement_page, withdrawn
 from jsam.cli.options import RESULT, argument, examples, option, with_options
-from jsam.cli.output import PageFormat, deliver, say
-from jsam.cli.running import require_flower
+from jsam.cli.output import PageFormat, deliver, require_flower, say
 from jsam.errors import InputError
 
 EXAMPLES = examples(
@@ -72,24 +71,26 @@ def supernode(
     like, `policy` (limits on what is sold; what it leaves out has a default, see --show-policy). The app that runs is
     the one installed here, whatever a server ships.
     """
-    if sum((statement, show_policy, pause is not None, withdraw is not None, adopt_ledger)) > 1:
+    from jsam.campaign.client.client_files import ClientFiles
+
+    alone = sum((statement, show_policy, pause is not None, withdraw is not None, adopt_ledger))
+    if alone > 1:
         raise InputError("give one of --statement, --show-policy, --pause, --unpause, --withdraw and --adopt-ledger")
-    page = None
-    if statement:
-        page = statement_page(client, format)
-    elif show_policy:
-        page = policy_page(client, format)
-    elif pause is not None:
-        page = paused(client, pause)
-    elif withdraw is not None:
-        page = withdrawn(client, withdraw)
-    elif adopt_ledger:
-        page = adopted(client)
-    if page is not None:
+    if alone:
+        files = ClientFiles.load(client)
+        if statement:
+            page = statement_page(files, format)
+        elif show_policy:
+            page = policy_page(files, format)
+        elif pause is not None:
+            page = paused(files, pause)
+        elif withdraw is not None:
+            page = withdrawn(files, withdraw)
+        else:
+            page = adopted(files)
         deliver(page, None)
         return
     require_flower("supernode")
-    from jsam.campaign.client.client_files import ClientFiles
     from jsam.files import keep_private
     from jsam.flower.launch.processes import quiet_environment
     from jsam.flower.launch.supernode import become_supernode
