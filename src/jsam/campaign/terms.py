@@ -159,7 +159,9 @@ class Terms:
         """What `hash` must be."""
         content = self.as_dict()
         del content["hash"]
-        return hashlib.sha256(_canonical(content)).hexdigest()
+        # One text for one content: sorted keys, no spaces, ASCII, floats as their shortest exact digits.
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
 
     @property
     def sensitivity(self) -> float:
@@ -249,8 +251,3 @@ class Terms:
             return cls.from_json(content)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
-
-
-def _canonical(content: Mapping[str, Any]) -> bytes:
-    """One text for one content: sorted keys, no spaces, ASCII, floats as their shortest exact digits."""
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from jsam.campaign.terms import PAID_BY_EPSILON, Terms
 from jsam.errors import InputError, JsamError
@@ -31,9 +30,6 @@ class Check:
     status: Status
     message: str
 
-    def as_dict(self) -> dict[str, str]:
-        return {"name": self.name, "status": self.status.value, "message": self.message}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
@@ -49,14 +45,6 @@ class Verification:
     @property
     def ok(self) -> bool:
         return not self.violations
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "ok": self.ok,
-            "campaign": self.terms.campaign,
-            "client": self.terms.client,
-            "checks": [check.as_dict() for check in self.checks],
-        }
 
 
 def verify(terms: Terms, sensitivity: float | None = None, samples: int | None = None) -> Verification:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,14 +70,15 @@ def verify_contract(
     offered, limits = Terms.load(terms), None if policy is None else Policy.load(policy)
     if recomputed is None:
         recomputed = limits is None or limits.check_loss_weight
-    found = verify(offered, sensitivity, samples)
-    checks = [check.as_dict() for check in found.checks]
+    found = verify(offered, sensitivity, samples).checks
     if recomputed:
-        checks.append(check_loss_weight_apart(offered).as_dict())
+        found += (check_loss_weight_apart(offered),)
+    checks: list[dict[str, str]] = [asdict(check) for check in found]
     if limits is not None:
         checks += _policy_checks(offered, limits, ledger)
     ok = all(check["status"] != "violated" for check in checks)
-    content = {**found.as_dict(), "ok": ok, "hash": offered.hash, "checks": checks}
+    about = {"campaign": offered.campaign, "client": offered.client}
+    content = {"ok": ok, **about, "checks": checks, "hash": offered.hash}
     deliver(result.text(lambda: content, "checks", lambda: _tables(offered, content)), result.output)
     if not ok:
         raise typer.Exit(EXIT_VIOLATION)
