@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from jsam.campaign.terms import Terms
@@ -138,7 +138,7 @@ class Statement:
         return self.epsilon_spent > self.epsilon_bought or self.participations > self.participations_bought
 
     def as_dict(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return asdict(self)
 
     def _total(self, mu: float, epsilon: float, delta: float) -> Total:
         return Total.of(mu, epsilon=epsilon, delta=delta, adjacency=self.adjacency, samples=self.samples)

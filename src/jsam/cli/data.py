@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -83,13 +84,7 @@ def list_datasets(*, result: ResultOptions) -> None:
 
     result.check()
     rows: list[dict[str, Any]] = [
-        {
-            "name": status.name,
-            "title": status.title,
-            "state": status.state,
-            "folder": None if status.folder is None else str(status.folder),
-            "detail": status.detail,
-        }
+        {**asdict(status), "folder": None if status.folder is None else str(status.folder)}
         for status in describe_datasets()
     ]
     deliver(result.text(lambda: {"datasets": rows}, "datasets", lambda: [_datasets_table(rows)]), result.output)

@@ -136,7 +136,6 @@ class ServerStore:
         write_json(self.path / "reports.json", {name: dataclasses.asdict(report) for name, report in reports.items()})
 
     def nodes(self) -> dict[str, int]:
-        """Which node bore which name when reports were made."""
         return self._read_or_none("nodes.json") or {}
 
     def save_nodes(self, nodes: Mapping[str, int]) -> None:
@@ -238,7 +237,6 @@ class ServerStore:
         return MetricsFile(self.run.metrics, size=size)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The records of all rounds so far."""
         return self.run.read_metrics()
 
     def finish(self, model: bytes, summary: Mapping[str, Any]) -> None:
