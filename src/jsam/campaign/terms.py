@@ -13,7 +13,6 @@ from typing import Any
 
 from jsam.campaign.checked import RULE_NAMES, exactly, number, refuse_imports, rules_of, text, whole_number
 from jsam.errors import InputError
-from jsam.files import write_atomically
 from jsam.mechanism.rules import Rules
 from jsam.privacy import Adjacency, Release, epsilon_of, noise_multiplier
 
@@ -237,9 +236,6 @@ class Terms:
         except (ValueError, RecursionError) as error:
             raise InputError(f"terms are not JSON: {error}") from error
         return cls.from_dict(stored)
-
-    def save(self, path: Path | str) -> None:
-        write_atomically(Path(path), self.to_json().encode())
 
     @classmethod
     def load(cls, path: Path | str) -> Terms:

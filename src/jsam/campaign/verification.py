@@ -31,27 +31,11 @@ class Check:
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verification:
-    """All checks in order; `ok` if none is violated."""
-
-    terms: Terms
-    checks: tuple[Check, ...]
-
-    @property
-    def violations(self) -> tuple[Check, ...]:
-        return tuple(check for check in self.checks if check.status is Status.VIOLATED)
-
-    @property
-    def ok(self) -> bool:
-        return not self.violations
-
-
-def verify(terms: Terms, sensitivity: float | None = None, samples: int | None = None) -> Verification:
+def verify(terms: Terms, sensitivity: float | None = None, samples: int | None = None) -> tuple[Check, ...]:
     """Hold the terms against themselves, and against the client's own sensitivity and number of records where given."""
     if sensitivity is not None and not (math.isfinite(sensitivity) and sensitivity >= 0):
         raise InputError(f"sensitivity is {sensitivity:g}; it must be finite and at least 0")
-    checks = (
+    return (
         _hash(terms),
         _clip_norm(terms),
         *_noise(terms),
@@ -62,7 +46,6 @@ def verify(terms: Terms, sensitivity: float | None = None, samples: int | None =
         _payment(terms, sensitivity),
         _drop_out(terms),
     )
-    return Verification(terms=terms, checks=checks)
 
 
 def check_loss_weight(terms: Terms) -> Check:

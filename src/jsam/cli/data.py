@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jsam.cli.options import PlotFile, ResultOptions, argument, examples, option, with_options
-from jsam.cli.output import deliver, say
+from jsam.cli.output import deliver, plain_table, say
 from jsam.cli.training_options import DATA, PartitionOptions
 
 if TYPE_CHECKING:
@@ -91,15 +91,11 @@ def list_datasets(*, result: ResultOptions) -> None:
 
 
 def _datasets_table(rows: list[dict[str, Any]]) -> RenderableType:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     from jsam.report.tables import PathCell
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("name", "state", "folder", "detail"):
-        table.add_column(name, overflow="fold")
+    table = plain_table("name", "state", "folder", "detail", overflow="fold")
     for row in rows:
         table.add_row(row["name"], row["state"], PathCell(row["folder"] or "–"), Text(row["detail"]))
     return table

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_h
 import click
 import typer
 
-from jsam.cli.output import Format, check_targets, rendered
+from jsam.cli.output import Format, rendered, require
 from jsam.errors import InputError
+from jsam.report.output_files import check_target, same_file
 from jsam.report.plain import csv_text, json_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+PICTURES = (".png", ".pdf", ".svg")
 ENDINGS = {".json": Format.JSON, ".csv": Format.CSV, ".txt": Format.TABLE}
 ECONOMY, WEIGHTS, RESULT = "What is known and wanted", "Weights and caps", "Result"
 
@@ -81,9 +83,29 @@ class ResultOptions:
     def check(self, *, sources: Sequence[str] = (), **others: Path | None) -> None:
         """Refuse, before anything is computed, what could never be written, and to write over what is read.
 
-        `others` are the files of other options, such as plot=Path("a.png").
+        `others` are the files of other options, such as plot=Path("a.png"). A dash for the output is standard output.
         """
-        check_targets({"output": self.output, **others}, sources=sources)
+        files: dict[str, Path] = {}
+        for name, target in {"output": self.output, **others}.items():
+            if target is None or (name == "output" and str(target) == "-"):
+                continue
+            typed = f"--{name.replace('_', '-')}"
+            check_target(target)
+            for source in sources:
+                if same_file(source, target):
+                    read = "standard input" if source == "-" else repr(source)
+                    raise InputError(
+                        f"{typed} {str(target)!r} would overwrite {read}, which is read; name another file"
+                    )
+            for other, path in files.items():
+                if same_file(path, target):
+                    raise InputError(f"{other} and {typed} both name {str(target)!r}; each needs a file of its own")
+            files[typed] = target
+        plot = files.get("--plot")
+        if plot is not None:
+            if plot.suffix.lower() not in PICTURES:
+                raise InputError(f"--plot {str(plot)!r}: the name must end in {' or '.join(PICTURES)}")
+            require("--plot", "plot", matplotlib="matplotlib")
         _ = self.kind
 
     def text(

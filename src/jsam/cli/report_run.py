@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsam.cli.options import ResultOptions, RunFolderArgument, examples, with_options
-from jsam.cli.output import deliver
+from jsam.cli.output import deliver, plain_table
 from jsam.cli.running import run_lines, say_noise, stop_unless_kept
 
 if TYPE_CHECKING:
@@ -51,12 +51,7 @@ def _tables(content: dict[str, Any], settlement: Settlement, folder: Path, page:
 
 def files_table(files: list[dict[str, str]]) -> RenderableType:
     """Which files may be shown to others, and why or why not."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("file", "publish?", "why"):
-        table.add_column(name)
+    table = plain_table("file", "publish?", "why")
     for file in files:
         table.add_row(file["name"], file["publish"], file["why"])
     return table
@@ -64,13 +59,11 @@ def files_table(files: list[dict[str, str]]) -> RenderableType:
 
 def spending_table(clients: list[dict[str, Any]]) -> RenderableType:
     """The clients that took part, the best paid first."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     from jsam.report.tables import number
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = plain_table()
     table.add_column("client", no_wrap=True)
     for name in ("draws", "ε sold", "ε spent", "second accountant", "payment", ""):
         table.add_column(name, justify="right")

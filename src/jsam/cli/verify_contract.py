@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jsam.cli.options import ResultOptions, argument, examples, option, with_options
-from jsam.cli.output import EXIT_VIOLATION, deliver
+from jsam.cli.output import EXIT_VIOLATION, deliver, plain_table
 from jsam.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def verify_contract(
     offered, limits = Terms.load(terms), None if policy is None else Policy.load(policy)
     if recomputed is None:
         recomputed = limits is None or limits.check_loss_weight
-    found = verify(offered, sensitivity, samples).checks
+    found = verify(offered, sensitivity, samples)
     if recomputed:
         found += (check_loss_weight_apart(offered),)
     checks: list[dict[str, str]] = [asdict(check) for check in found]
@@ -102,9 +102,7 @@ def _policy_checks(terms: Terms, policy: Policy, ledger: Path | None) -> list[di
 
 
 def _tables(terms: Terms, content: dict[str, Any]) -> tuple[RenderableType, ...]:
-    from rich import box
     from rich.panel import Panel
-    from rich.table import Table
     from rich.text import Text
 
     from jsam.privacy import Adjacency
@@ -116,9 +114,8 @@ def _tables(terms: Terms, content: dict[str, Any]) -> tuple[RenderableType, ...]
     )
     verdict = "the terms hold" if content["ok"] else "DO NOT ACCEPT"
     head = Text(f"{terms.campaign}: {verdict}", style="green" if content["ok"] else "bold red")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("check", "verdict", "found"):
-        table.add_column(name, no_wrap=name == "verdict")
+    table = plain_table("check", "verdict", "found")
+    table.columns[1].no_wrap = True
     for check in content["checks"]:
         status = check["status"]
         table.add_row(Text(check["name"]), Text(status, style=STYLES[status]), Text(check["message"]))

@@ -142,7 +142,7 @@ class ClientLedger:
                     raise Refused(Reason.CONTRACT_IN_USE, "this campaign has releases under the terms accepted before")
             _follow_the_rules(terms, store.published, needed=published)
             # What can go wrong here tells a server only what it knows: its own offer, and what was reported to it.
-            _hold(verify(terms, sensitivity, samples).violations)
+            _hold(verify(terms, sensitivity, samples))
             self._judge_once(terms, store, journal)
             store.accept(terms)
 
@@ -249,7 +249,7 @@ class ClientLedger:
             check = check_loss_weight_apart(terms)
             if check.status is Status.NOT_CHECKED:
                 raise Refused(Reason.INVALID_TERMS, "the loss weight of this budget cannot be checked here")
-            _hold(() if check.status is Status.PASSED else (check,))
+            _hold((check,))
         others = total(entry.committed for entry in _statements(journal, terms.campaign))
         objections = self.policy.judge(terms, others)
         if objections:
@@ -307,10 +307,10 @@ def _still_open(store: CampaignStore) -> None:
         raise Refused(Reason.CAMPAIGN_CLOSED, "this campaign is over for this client")
 
 
-def _hold(violations: tuple[Check, ...]) -> None:
-    if violations:
-        names = ", ".join(check.name for check in violations)
-        raise Refused(Reason.INVALID_TERMS, f"the offer does not hold: {names}")
+def _hold(checks: tuple[Check, ...]) -> None:
+    violated = [check.name for check in checks if check.status is Status.VIOLATED]
+    if violated:
+        raise Refused(Reason.INVALID_TERMS, f"the offer does not hold: {', '.join(violated)}")
 
 
 def _follow_the_rules(terms: Terms, published: str | None, *, needed: bool) -> None:
