@@ -12,9 +12,6 @@ from jsam.privacy import Adjacency, Release, spent_mus
 from jsam.privacy.composition import composed_epsilon
 from jsam.privacy.gaussian import epsilon_of
 
-# Where no total δ is given; a tenth of 1 ÷ records where that is less.
-USUAL_DELTA = 1e-5
-
 
 @dataclass(frozen=True, kw_only=True)
 class Total:
@@ -59,10 +56,6 @@ class Total:
         """ε of all together at this δ, by exact composition, rounded up."""
         factor = Adjacency.of(adjacency).factor
         return composed_epsilon([factor * self.mu_add_remove, self.mu_replace], delta)
-
-    def usual_delta(self) -> float:
-        """The δ at which a total is stated where nothing is said: well below 1 ÷ records."""
-        return min(USUAL_DELTA, 0.1 / self.samples)
 
 
 NOTHING = Total()

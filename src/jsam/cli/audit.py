@@ -8,7 +8,7 @@ import typer
 
 from jsam.cli.inputs import Inputs
 from jsam.cli.options import ClientsFile, ResultOptions, examples, option, with_options
-from jsam.cli.output import EXIT_VIOLATION, deliver, progress_bar
+from jsam.cli.output import EXIT_VIOLATION, progress_bar
 from jsam.cli.rule_options import Economy
 
 EXAMPLES = examples(
@@ -62,7 +62,6 @@ def audit(
             progress=bar.advance,
             seed=rules.seed,
         )
-    text = result.text(report.as_dict, "checks", lambda: audit_tables(report))
-    deliver(text, result.output, economy.files(rules))
+    result.deliver(report.as_dict, "checks", lambda: audit_tables(report), beside=economy.files(rules))
     if not report.ok:
         raise typer.Exit(EXIT_VIOLATION)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from jsam.cli.options import ResultOptions, examples, option, with_options
-from jsam.cli.output import Format, deliver, say
+from jsam.cli.output import Format, say
 from jsam.cli.training_options import C2, PRIVACY, AdjacencyOption, Delta, Noise
 from jsam.errors import InputError
 
@@ -62,4 +62,4 @@ def calibrate(
         if spent > epsilon:
             say(f"warning: with c2 {c2:g} the exact accountant gives ε = {spent:.6g}, above the {epsilon:g} asked for")
     lines = [f"{name.replace('_', ' '):<17} {value}" for name, value in content.items()]
-    deliver(result.text(lambda: content, None, lambda: lines), result.output)
+    result.deliver(lambda: content, None, lambda: lines)

@@ -10,7 +10,7 @@ import numpy as np
 
 from jsam.cli.inputs import Inputs
 from jsam.cli.options import ECONOMY, ClientsFile, PlotFile, ResultOptions, examples, option, with_options
-from jsam.cli.output import deliver, progress_bar
+from jsam.cli.output import progress_bar
 from jsam.cli.rule_options import RuleOptions, rule_flags
 from jsam.cli.wording import in_options
 from jsam.errors import InputError
@@ -90,8 +90,7 @@ def compare(
 
         content["sweep"] = _sweep(inputs, rows)
         files[plot] = compare_picture(rows, content["sweep"], plot.suffix)
-    text = result.text(lambda: content, "mechanisms", lambda: [compare_table(rows, notes)], COLUMNS)
-    deliver(text, result.output, files)
+    result.deliver(lambda: content, "mechanisms", lambda: [compare_table(rows, notes)], COLUMNS, files)
 
 
 def _all_names(inputs: Inputs) -> tuple[list[str], list[str]]:

@@ -87,7 +87,7 @@ def list_datasets(*, result: ResultOptions) -> None:
         {**asdict(status), "folder": None if status.folder is None else str(status.folder)}
         for status in describe_datasets()
     ]
-    deliver(result.text(lambda: {"datasets": rows}, "datasets", lambda: [_datasets_table(rows)]), result.output)
+    result.deliver(lambda: {"datasets": rows}, "datasets", lambda: [_datasets_table(rows)])
 
 
 def _datasets_table(rows: list[dict[str, Any]]) -> RenderableType:
@@ -142,4 +142,4 @@ def partition(
     files = {}
     if plot is not None:
         files[plot] = partition_picture(shares, data.train_targets, plot.suffix.lower(), num_classes=data.num_classes)
-    deliver(result.text(lambda: content, "clients", lambda: [line]), result.output, files)
+    result.deliver(lambda: content, "clients", lambda: [line], beside=files)

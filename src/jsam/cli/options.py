@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_h
 import click
 import typer
 
-from jsam.cli.output import Format, rendered, require
+from jsam.cli.output import Format, deliver, rendered, require
 from jsam.errors import InputError
 from jsam.report.output_files import check_target, same_file
 from jsam.report.plain import csv_text, json_text
@@ -108,22 +108,25 @@ class ResultOptions:
             require("--plot", "plot", matplotlib="matplotlib")
         _ = self.kind
 
-    def text(
+    def deliver(
         self,
         content: Callable[[], Mapping[str, Any]],
         rows: str | None,
         tables: Callable[[], Iterable[RenderableType]],
         columns: Sequence[str] | None = None,
-    ) -> str:
-        """The result as it was asked for: tables, the content as JSON, or its list `rows` as CSV.
+        beside: Mapping[Path, bytes] | None = None,
+    ) -> None:
+        """Hand over the result as it was asked for: tables, the content as JSON, or its list `rows` as CSV.
 
-        Without `rows` the content itself is the only row.
+        Without `rows` the content itself is the only row. `beside` are files that go with it, all or none.
         """
         if self.kind is Format.TABLE:
-            return rendered(*tables(), to_file=self.output is not None)
-        if self.kind is Format.JSON:
-            return json_text(content())
-        return csv_text([content()] if rows is None else content()[rows], columns)
+            text = rendered(*tables(), to_file=self.output is not None)
+        elif self.kind is Format.JSON:
+            text = json_text(content())
+        else:
+            text = csv_text([content()] if rows is None else content()[rows], columns)
+        deliver(text, self.output, beside)
 
 
 @dataclass(frozen=True)

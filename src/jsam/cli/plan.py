@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from jsam.cli.inputs import Inputs
 from jsam.cli.options import RESULT, ClientsFile, PlotFile, ResultOptions, examples, option, with_options
-from jsam.cli.output import deliver
 from jsam.cli.rule_options import Economy
 from jsam.mechanism.contract import Contract
 
@@ -44,17 +43,15 @@ def plan(
     result.check(sources=[clients, *economy.sources(rules)], plot=plot, write_rules=economy.written)
     inputs = Inputs.read(clients, rules)
     contract, bought = inputs.contract(payments=payments)
-    text = result.text(lambda: _content(contract, bought), "clients", lambda: _tables(contract, bought, inputs))
     files = economy.files(rules)
     if plot is not None:
         from jsam.report.figures import plan_picture
 
         files[plot] = plan_picture(contract, plot.suffix)
-    deliver(text, result.output, files)
-
-
-def _content(contract: Contract, bought: BudgetPlan | None) -> dict[str, Any]:
-    return contract.as_dict() | ({} if bought is None else {"budget_plan": bought.as_dict()})
+    budget_plan = {} if bought is None else {"budget_plan": bought.as_dict()}
+    result.deliver(
+        lambda: contract.as_dict() | budget_plan, "clients", lambda: _tables(contract, bought, inputs), beside=files
+    )
 
 
 def _tables(contract: Contract, bought: BudgetPlan | None, inputs: Inputs) -> Iterator[RenderableType]:

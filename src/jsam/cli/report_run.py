@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsam.cli.options import ResultOptions, RunFolderArgument, examples, with_options
-from jsam.cli.output import deliver, plain_table
+from jsam.cli.output import plain_table
 from jsam.cli.running import run_lines, say_noise, stop_unless_kept
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def report(*, folder: RunFolderArgument, result: ResultOptions) -> None:
     settlement = settle(folder)
     page = write_run_page(folder)
     content = settlement.as_dict() | {"report": str(page)}
-    deliver(result.text(lambda: content, "clients", lambda: _tables(content, settlement, folder, page)), result.output)
+    result.deliver(lambda: content, "clients", lambda: _tables(content, settlement, folder, page))
     say_noise(settlement.settings)
     stop_unless_kept(settlement)
 

@@ -60,11 +60,6 @@ class RuleOptions:
         known_here(rules.mechanism)
         return rules
 
-    @property
-    def written_names(self) -> list[str]:
-        """The options that were written, by name."""
-        return [*self.given, *([] if self.file is None else [RULES_FILE])]
-
     def sources(self, rules: Rules) -> list[str]:
         """The files that are read for these rules."""
         return [str(path) for path in (self.file, rules.past_reports) if path is not None]

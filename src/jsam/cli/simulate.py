@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from jsam.cli.inputs import Inputs
 from jsam.cli.options import ECONOMY, RESULT, TensorBoardFlag, examples, option, with_options
 from jsam.cli.output import check_folder, require_torch, say
-from jsam.cli.rule_options import RuleOptions, rule_flags
+from jsam.cli.rule_options import RULES_FILE, RuleOptions, rule_flags
 from jsam.cli.running import finish, resumable, say_noise, tracking, trained, warnings_as_lines
 from jsam.cli.training_options import DATA, PartitionOptions, TrainingOptions
 from jsam.errors import InputError
@@ -96,7 +96,7 @@ def _stored(file: Path, clients: str | None, economy: RuleOptions) -> tuple[int,
     """How many clients a stored contract has, and what gives it."""
     from jsam.mechanism.contract_files import load_contract
 
-    for name in economy.written_names:
+    for name in [*economy.given, *([] if economy.file is None else [RULES_FILE])]:
         if name != "seed":
             raise InputError(f"give --contract or --{name.replace('_', '-')}, not both: a contract is already planned")
     contract = load_contract(file)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jsam.cli.options import ResultOptions, argument, examples, option, with_options
-from jsam.cli.output import EXIT_VIOLATION, deliver, plain_table
+from jsam.cli.output import EXIT_VIOLATION, plain_table
 from jsam.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def verify_contract(
     ok = all(check["status"] != "violated" for check in checks)
     about = {"campaign": offered.campaign, "client": offered.client}
     content = {"ok": ok, **about, "checks": checks, "hash": offered.hash}
-    deliver(result.text(lambda: content, "checks", lambda: _tables(offered, content)), result.output)
+    result.deliver(lambda: content, "checks", lambda: _tables(offered, content))
     if not ok:
         raise typer.Exit(EXIT_VIOLATION)
 

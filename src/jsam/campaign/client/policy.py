@@ -37,6 +37,8 @@ from jsam.privacy import Adjacency
 
 # A product of two floats agrees to this (relative), whatever the machine.
 ROUNDING = 1e-12
+# Where no total δ is given; a tenth of 1 ÷ records where that is less.
+_USUAL_DELTA = 1e-5
 
 
 def claims_truth(mechanism: str) -> bool:
@@ -152,8 +154,8 @@ class Policy:
         return (Adjacency.ADD_REMOVE if weaker else Adjacency.REPLACE).value
 
     def delta_of(self, together: Total) -> float:
-        """The δ at which all campaigns together are judged."""
-        return together.usual_delta() if self.total_delta is None else self.total_delta
+        """The δ at which all campaigns together are judged; where nothing is said, well below 1 ÷ records."""
+        return min(_USUAL_DELTA, 0.1 / together.samples) if self.total_delta is None else self.total_delta
 
     def epsilon_of(self, together: Total) -> float:
         """ε of all campaigns together, at that δ, by exact composition."""

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jsam.campaign.campaign_rules import CampaignRules
+from jsam.campaign.checked import ALLOWED, is_name
 from jsam.campaign.messages import Encoded, Reply, Vector
-from jsam.campaign.names import ALLOWED, is_name
 from jsam.campaign.refusal import FAILED, Reason
 from jsam.campaign.server.storage import Report
 from jsam.campaign.terms import Terms
