@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from jsam.cli.inputs import Inputs
-from jsam.cli.options import ClientsFile, ResultOptions, examples, option, with_options
+from jsam.cli.options import ClientsFile, Result, examples, option, with_options
 from jsam.cli.output import EXIT_VIOLATION, progress_bar
 from jsam.cli.rule_options import Economy
 
@@ -30,7 +30,7 @@ def audit(
         option(AUDIT, "Hold a mechanism to truthfulness that does not claim it.", "--strict"),
     ] = False,
     grid: Annotated[int, option(AUDIT, "False reports to try for each client, before refining.")] = 64,
-    result: ResultOptions,
+    result: Result,
 ) -> None:
     """Try to catch a mechanism cheating: gains from lies, losses from the truth, wrong payments, wrong costs.
 

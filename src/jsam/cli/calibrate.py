@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from jsam.cli.options import ResultOptions, examples, option, with_options
+from jsam.cli.options import ResultOptions, examples, option, result_flags, with_options
 from jsam.cli.output import Format, say
 from jsam.cli.training_options import C2, PRIVACY, AdjacencyOption, Delta, Noise
 from jsam.errors import InputError
@@ -15,13 +14,6 @@ EXAMPLES = examples(
     "jsam calibrate --epsilon 1 --delta 1e-5 --participations 100",
     "jsam calibrate --epsilon 1 --delta 1e-5 --participations 100 --noise lemma1 --c2 0.1",
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Result(ResultOptions):
-    """JSON, unless something else is asked for."""
-
-    usual: ClassVar[Format] = Format.JSON
 
 
 @with_options
@@ -33,7 +25,7 @@ def calibrate(
     noise: Noise = "exact",
     c2: C2 = None,
     adjacency: AdjacencyOption = "add-remove",
-    result: _Result,
+    result: Annotated[ResultOptions, result_flags(usual=Format.JSON)],
 ) -> None:
     """Noise standard deviation of one release, divided by C/M, for (ε, δ) over so many draws.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from jsam.cli.inputs import Inputs
-from jsam.cli.options import ECONOMY, ClientsFile, PlotFile, ResultOptions, examples, option, with_options
+from jsam.cli.options import ECONOMY, ClientsFile, PlotFile, Result, examples, option, with_options
 from jsam.cli.output import progress_bar
 from jsam.cli.rule_options import RuleOptions, rule_flags
 from jsam.cli.wording import in_options
@@ -60,7 +60,7 @@ def compare(
             " three quarters of the clients, bbm with half if there are losses, and the one that --rules names.",
         ),
     ] = None,
-    result: ResultOptions,
+    result: Result,
     plot: PlotFile = None,
 ) -> None:
     """Plan with every mechanism for the same clients: at the same loss weight, or each at its own for one budget.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jsam.cli.options import PlotFile, ResultOptions, argument, examples, option, with_options
+from jsam.cli.options import PlotFile, Result, argument, examples, option, with_options
 from jsam.cli.output import deliver, plain_table, say
 from jsam.cli.training_options import DATA, PartitionOptions
 
@@ -78,7 +78,7 @@ def _bar() -> Iterator[ProgressCallback]:
 
 @app.command("list")
 @with_options
-def list_datasets(*, result: ResultOptions) -> None:
+def list_datasets(*, result: Result) -> None:
     """Every data set: whether it is there, and whether its checksums are right."""
     from jsam.training.data import describe_datasets
 
@@ -109,7 +109,7 @@ def partition(
     clients: Annotated[int, option(DATA, "Number of clients.")] = 100,
     split: PartitionOptions,
     seed: Annotated[int, option(DATA, "Seed of the draw.", min=0)] = 0,
-    result: ResultOptions,
+    result: Result,
     plot: PlotFile = None,
 ) -> None:
     """Deal a data set out to clients and show who holds how many samples of which label.

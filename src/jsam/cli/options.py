@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import click
 import typer
@@ -51,21 +51,11 @@ TensorBoardFlag = Annotated[bool, option(RESULT, "Write TensorBoard files too.",
 
 @dataclass(frozen=True, kw_only=True)
 class ResultOptions:
-    """Where the result goes, and what as."""
+    """Where the result goes, and what as; `usual` is what the command prints where nothing is said."""
 
-    format: Annotated[
-        Format | None,
-        option(
-            RESULT,
-            "What the result is written as: by the ending of --output (.json, .csv, .txt), else what the command"
-            " usually prints.",
-        ),
-    ] = None
-    output: Annotated[
-        Path | None, option(RESULT, "Write the result here instead of to standard output.", metavar="FILE")
-    ] = None
-
-    usual: ClassVar[Format] = Format.TABLE
+    format: Format | None = None
+    output: Path | None = None
+    usual: Format = Format.TABLE
 
     @property
     def kind(self) -> Format:
@@ -131,27 +121,44 @@ class ResultOptions:
 
 @dataclass(frozen=True)
 class Flags:
-    """Options that no dataclass declares: for each name its type and help, and what a command gets of their values."""
+    """Options that belong together: for each name its type and help, and what a command gets of their values."""
 
     options: Mapping[str, Any]
-    defaults: Mapping[str, Any]
     parsed: Callable[[dict[str, Any]], Any]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+def result_flags(usual: Format = Format.TABLE) -> Flags:
+    words = (
+        "What the result is written as: by the ending of --output (.json, .csv, .txt), else what the command usually"
+        " prints."
+    )
+    options: dict[str, Any] = {
+        "format": Annotated[Format | None, option(RESULT, words)],
+        "output": Annotated[
+            Path | None, option(RESULT, "Write the result here instead of to standard output.", metavar="FILE")
+        ],
+    }
+    return Flags(options, lambda values: ResultOptions(**values, usual=usual))
+
+
+Result = Annotated[ResultOptions, result_flags()]
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take whole groups of options, as a dataclass or as `Flags`; typer sees one option a field."""
+    """Let a command take whole groups of options, as `Flags`; typer sees them one by one."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, tuple[Sequence[str], Callable[[dict[str, Any]], Any]]] = {}
     flat: list[inspect.Parameter] = []
     for parameter in inspect.signature(command).parameters.values():
         kind = hints[parameter.name]
-        flags = _flags(kind)
+        flags = next((extra for extra in get_args(kind)[1:] if isinstance(extra, Flags)), None)
         if flags is None:
             flat.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
             continue
         groups[parameter.name] = (list(flags.options), flags.parsed)
         flat += [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=flags.defaults[name], annotation=option)
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=flags.defaults.get(name), annotation=option)
             for name, option in flags.options.items()
         ]
 
@@ -168,12 +175,3 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__dict__["__signature__"] = inspect.Signature(flat)
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     return run
-
-
-def _flags(kind: Any) -> Flags | None:
-    """The options of a parameter that stands for several; None for one that is itself an option."""
-    if is_dataclass(kind) and isinstance(kind, type):
-        defaults = {field.name: field.default for field in fields(kind)}
-        hints = get_type_hints(kind, include_extras=True)
-        return Flags({name: hints[name] for name in defaults}, defaults, lambda values: kind(**values))
-    return next((extra for extra in get_args(kind)[1:] if isinstance(extra, Flags)), None)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from jsam.cli.inputs import Inputs
-from jsam.cli.options import RESULT, ClientsFile, PlotFile, ResultOptions, examples, option, with_options
+from jsam.cli.options import RESULT, ClientsFile, PlotFile, Result, examples, option, with_options
 from jsam.cli.rule_options import Economy
 from jsam.mechanism.contract import Contract
 
@@ -28,7 +28,7 @@ def plan(
     *,
     clients: ClientsFile,
     economy: Economy,
-    result: ResultOptions,
+    result: Result,
     plot: PlotFile = None,
     payments: Annotated[bool, option(RESULT, "Whether to compute payments.", "--payments/--no-payments")] = True,
 ) -> None:

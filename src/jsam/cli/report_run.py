@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsam.cli.options import ResultOptions, RunFolderArgument, examples, with_options
+from jsam.cli.options import Result, RunFolderArgument, examples, with_options
 from jsam.cli.output import plain_table
 from jsam.cli.running import run_lines, say_noise, stop_unless_kept
 
@@ -22,7 +22,7 @@ EXAMPLES = examples(
 
 
 @with_options
-def report(*, folder: RunFolderArgument, result: ResultOptions) -> None:
+def report(*, folder: RunFolderArgument, result: Result) -> None:
     """Recompute each client's spent ε from the ledger with two accountants, and write the report page anew.
 
     Every release is held against what the contract demands of it: noise, clipping norm, samples and draws. At the end

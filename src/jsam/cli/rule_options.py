@@ -92,7 +92,7 @@ def rule_flags(*names: str, file: bool = True, written: bool = False, **usual: A
         )
     if written:
         options[WRITTEN_RULES] = _file_option(RESULT, "Write the rules that were used here, for --rules.")
-    return Flags(options, dict.fromkeys(options), _parsed)
+    return Flags(options, _parsed)
 
 
 def _file_option(panel: str, words: str) -> Any:

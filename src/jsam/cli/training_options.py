@@ -35,9 +35,9 @@ def _flags(panel: str, *options: tuple[str, Any, Any, str], **others: tuple[Any,
             kinds[name] = (Annotated[kind, option(panel, words, *names)], default)
     kinds |= others
     return Flags(
-        {name: option for name, (option, _) in kinds.items()},
-        {name: default for name, (_, default) in kinds.items()},
+        {name: declared for name, (declared, _) in kinds.items()},
         lambda values: {name: value for name, value in values.items() if value is not None},
+        {name: default for name, (_, default) in kinds.items()},
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jsam.cli.options import ResultOptions, argument, examples, option, with_options
+from jsam.cli.options import Result, argument, examples, option, with_options
 from jsam.cli.output import EXIT_VIOLATION, plain_table
 from jsam.errors import InputError
 
@@ -50,7 +50,7 @@ def verify_contract(
             show_default=False,
         ),
     ] = None,
-    result: ResultOptions,
+    result: Result,
 ) -> None:
     """Check the terms in TERMS.json without asking anybody: hash, noise, draws, payment, policy.
 
