@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
 import sys
@@ -10,7 +11,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +102,7 @@ def _refuse_own(output: Path) -> None:
 
 def require(what: str, extra: str, **modules: str) -> None:
     """One line instead of a traceback where an extra is not installed; `modules` has its modules and what they are."""
-    if any(find_spec(module) is None for module in modules):
+    if any(importlib.util.find_spec(module) is None for module in modules):
         names, are = " and ".join(modules.values()), "is" if len(modules) == 1 else "are"
         raise InputError(f"{what} needs {names}, which {are} not installed: {install_hint(extra)}")
 
