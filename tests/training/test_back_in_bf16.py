@@ -15,12 +15,13 @@ torch = require("torch", extra="train")
 
 from torch import Tensor, nn  # noqa: E402
 
-from jsam.training.clipping import ClientBatch, ClippingEngine, reference_clipped_sum  # noqa: E402
+from jsam.training.clipping import ClippingEngine  # noqa: E402
 from jsam.training.clipping.capture import Capture  # noqa: E402
 from jsam.training.clipping.gpu import forward  # noqa: E402
 from jsam.training.clipping.layers import Call  # noqa: E402
 from jsam.training.clipping.precision import Precision  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
+from tests.oracles.clipping import ClientBatch, reference_clipped_sum  # noqa: E402
 from tests.training.plain_kernels import plain_kernels  # noqa: E402
 
 
