@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jsam.training.data import ChecksumError, DataError, UnsafePickleError
+from jsam.errors import ChecksumError, DataError, UnsafePickleError
 from jsam.training.data.data_files import (
     Archive,
     DataSpec,

@@ -20,16 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jsam.errors import InputError, JsamError
-from jsam.training.data import (
-    ChecksumError,
-    DataError,
-    DownloadError,
-    MissingDataError,
-    Progress,
-    describe_datasets,
-    fetch,
-)
+from jsam.errors import ChecksumError, DataError, DownloadError, InputError, JsamError, MissingDataError
+from jsam.training.data import Progress, describe_datasets, fetch
 from jsam.training.data.catalogue import WRITERS
 from jsam.training.data.data_files import Archive, DataSpec, Mirror, RawFile
 from jsam.training.data.download import download

@@ -30,11 +30,7 @@ def _from(least: int) -> RankRule:
 
 
 def _only(wanted: int) -> RankRule:
-    return lambda module, rank: rank if rank == wanted else None
-
-
-def _pool(wanted: int) -> RankRule:
-    # With indices a pair comes out.
+    # With indices of what a pool has chosen, a pair comes out.
     return lambda module, rank: rank if rank == wanted and not getattr(module, "return_indices", False) else None
 
 
@@ -43,17 +39,13 @@ def _normalised(module: nn.LayerNorm, rank: int) -> int | None:
 
 
 def _batch_normalised(*ranks: int) -> RankRule:
-    def rule(module: nn.BatchNorm1d, rank: int) -> int | None:
-        return rank if rank in ranks and not module.training and module.running_mean is not None else None
-
-    return rule
+    return lambda module, rank: (
+        rank if rank in ranks and not module.training and module.running_mean is not None else None
+    )
 
 
 def _instance_normalised(wanted: int) -> RankRule:
-    def rule(module: nn.InstanceNorm1d, rank: int) -> int | None:
-        return rank if rank == wanted and not module.track_running_stats else None
-
-    return rule
+    return lambda module, rank: rank if rank == wanted and not module.track_running_stats else None
 
 
 def _embedded(module: nn.Embedding, rank: int) -> int | None:
@@ -97,16 +89,16 @@ RANKS: dict[type[nn.Module], RankRule] = {
     nn.Dropout1d: _only(3),
     nn.Dropout2d: _only(4),
     nn.Dropout3d: _only(5),
-    nn.MaxPool1d: _pool(3),
-    nn.MaxPool2d: _pool(4),
-    nn.MaxPool3d: _pool(5),
+    nn.MaxPool1d: _only(3),
+    nn.MaxPool2d: _only(4),
+    nn.MaxPool3d: _only(5),
     nn.AvgPool1d: _only(3),
     nn.AvgPool2d: _only(4),
     nn.AvgPool3d: _only(5),
     nn.AdaptiveAvgPool1d: _only(3),
     nn.AdaptiveAvgPool2d: _only(4),
-    nn.AdaptiveMaxPool1d: _pool(3),
-    nn.AdaptiveMaxPool2d: _pool(4),
+    nn.AdaptiveMaxPool1d: _only(3),
+    nn.AdaptiveMaxPool2d: _only(4),
     nn.ZeroPad2d: _only(4),
     nn.ReflectionPad2d: _only(4),
     nn.ReplicationPad2d: _only(4),
