@@ -33,7 +33,8 @@ def run_page(run: RunData) -> str:
         f"{data['dataset']}, {data['partition']}, {data['num_clients']} clients, {run.settings['rounds']} rounds of "
         f"{run.settings['per_round']} draws"
     )
-    state = [] if run.complete else [paragraph(f"The run is not complete: {_progress(run)}.")]
+    done, rounds = run.metrics[-1]["round"] if run.metrics else 0, run.settings["rounds"]
+    state = [] if run.complete else [paragraph(f"The run is not complete: {done} of {rounds} rounds.")]
     return page(
         f"Private training under the {run.mechanism} contract",
         subtitle,
@@ -43,7 +44,7 @@ def run_page(run: RunData) -> str:
                 (percent(run.accuracy), "test accuracy"),
                 (f"{contract['num_selected']} of {contract['num_clients']}", "clients under contract"),
                 (number(contract["total_payment"]), "paid to clients in total"),
-                (_largest_epsilon(run), "largest ε sold"),
+                (number(max((c["epsilon"] for c in contract["clients"]), default=None)), "largest ε sold"),
             ]
         ),
         verdict(run.audit["kept"], run.audit["verdict"]),
@@ -190,12 +191,3 @@ def _settings_table(run: RunData) -> str:
 def _files_table(run: RunData) -> str:
     rows = [("", [file["name"], file["publish"], file["why"]]) for file in run.audit.get("files", [])]
     return table(["file", "publish?", "why"], rows, words=True)
-
-
-def _largest_epsilon(run: RunData) -> str:
-    return number(max((client["epsilon"] for client in run.contract["clients"]), default=None))
-
-
-def _progress(run: RunData) -> str:
-    done = run.metrics[-1]["round"] if run.metrics else 0
-    return f"{done} of {run.settings['rounds']} rounds"

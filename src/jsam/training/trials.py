@@ -150,12 +150,9 @@ def _run_distinct(
     for group in alike.values():
         if late():
             return
-        yield from _Slots(group, at_once or _slots_for(group[0][1])).go(tell, late)
-
-
-def _slots_for(trial: Trial) -> int:
-    """Large models fill a device by themselves, and take much of its memory."""
-    return 5 if trial.task.num_parameters < 100_000 else 2
+        # Large models fill a device by themselves, and take much of its memory.
+        slots = at_once or (5 if group[0][1].task.num_parameters < 100_000 else 2)
+        yield from _side_by_side(group, slots, tell, late)
 
 
 def _run_alone(trial: Trial, tell: Callable[[int], None]) -> TrialResult:
@@ -166,47 +163,46 @@ def _run_alone(trial: Trial, tell: Callable[[int], None]) -> TrialResult:
     return running.result()
 
 
-class _Slots:
-    """Trials that agree in all that a graph fixes: data, model, clip norm, momentum, precision and batch sizes."""
+def _side_by_side(
+    trials: Sequence[tuple[int, Trial]], count: int, tell: Callable[[int], None], late: Callable[[], bool]
+) -> Iterator[tuple[int, TrialResult]]:
+    """Results as they come, of trials that agree in all that a graph fixes (`_slot_key`).
 
-    def __init__(self, trials: Sequence[tuple[int, Trial]], count: int) -> None:
-        self._waiting = deque(trials)
-        first = trials[0][1]
-        device = device_named(first.settings.device)
-        data = DeviceData.of(first.task.dataset, device)
-        sizes = {n for _, trial in trials for n in _batch_size_counts(trial.task.partition, trial.settings.per_round)}
-        self._slots = [
-            GraphRounds(
-                LoadedTask(_own_task(first), first.settings, device, data),
-                sizes=batch_sizes(tuple(sizes)),
-                block=max(longest_block(trial.settings) for _, trial in trials),
-                momentum=first.settings.momentum,
-            )
-            for _ in range(min(count, len(trials)))
-        ]
-
-    def go(self, progress: Callable[[int], None], late: Callable[[], bool]) -> Iterator[tuple[int, TrialResult]]:
-        """Results as they come; each slot has a block queued at all times. When it is late, what waits is left."""
-        running: dict[int, tuple[int, RunningTrial]] = {}
-        try:
-            while self._waiting or running:
-                for number, slot in enumerate(self._slots):
-                    if late():
-                        self._waiting.clear()
-                    if number not in running and self._waiting:
-                        index, trial = self._waiting.popleft()
-                        running[number] = index, _begun(trial, slot)
-                    if number not in running:
-                        continue
-                    index, under_way = running[number]
-                    if under_way.advance():
-                        progress(1)
-                    else:
-                        yield index, under_way.result()
-                        del running[number]
-        finally:
-            for slot in self._slots:
-                slot.wait()
+    Each of `count` slots has a block queued at all times. When it is late, what waits is left.
+    """
+    waiting, first = deque(trials), trials[0][1]
+    device = device_named(first.settings.device)
+    data = DeviceData.of(first.task.dataset, device)
+    sizes = {n for _, trial in trials for n in _batch_size_counts(trial.task.partition, trial.settings.per_round)}
+    slots = [
+        GraphRounds(
+            LoadedTask(_own_task(first), first.settings, device, data),
+            sizes=batch_sizes(tuple(sizes)),
+            block=max(longest_block(trial.settings) for _, trial in trials),
+            momentum=first.settings.momentum,
+        )
+        for _ in range(min(count, len(trials)))
+    ]
+    running: dict[int, tuple[int, RunningTrial]] = {}
+    try:
+        while waiting or running:
+            for number, slot in enumerate(slots):
+                if late():
+                    waiting.clear()
+                if number not in running and waiting:
+                    index, trial = waiting.popleft()
+                    running[number] = index, _begun(trial, slot)
+                if number not in running:
+                    continue
+                index, under_way = running[number]
+                if under_way.advance():
+                    tell(1)
+                else:
+                    yield index, under_way.result()
+                    del running[number]
+    finally:
+        for slot in slots:
+            slot.wait()
 
 
 def _begun(trial: Trial, slot: GraphRounds) -> RunningTrial:
