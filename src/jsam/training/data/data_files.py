@@ -96,6 +96,13 @@ class DataSpec:
     def missing(self, root: Path) -> tuple[RawFile, ...]:
         return tuple(raw for raw in self.files if not (root / self.folder / raw.name).is_file())
 
+    def verify(self, root: Path) -> None:
+        """Raise a `DataError` if a file that is there is not the published one."""
+        for raw in self.files:
+            path = root / self.folder / raw.name
+            if path.is_file():
+                read_verified(path, raw)
+
 
 def cache_folder() -> Path:
     """The platform's cache folder for jsam's data; XDG_CACHE_HOME wins on every platform."""

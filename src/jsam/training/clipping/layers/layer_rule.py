@@ -51,15 +51,11 @@ class LayerRule(ABC):
         self.name = name
         self.workspace = workspace
         self._sums: dict[str, RunningSum] = {}
-        self._trainable = {key: value for key, value in module.named_parameters(recurse=False) if value.requires_grad}
-
-    @property
-    def parameters(self) -> dict[str, nn.Parameter]:
+        self.parameters = {key: value for key, value in module.named_parameters(recurse=False) if value.requires_grad}
         """Trainable parameters by their name inside the module."""
-        return self._trainable
 
     def trains(self, key: str) -> bool:
-        return key in self._trainable
+        return key in self.parameters
 
     @abstractmethod
     def columns(self, calls: Sequence[Call]) -> int:
@@ -97,16 +93,16 @@ class LayerRule(ABC):
             key: self._shaped(key, self._sums[key].value())
             if key in self._sums
             else torch.zeros_like(value, dtype=torch.float64)
-            for key, value in self._trainable.items()
+            for key, value in self.parameters.items()
         }
 
     def _shaped(self, key: str, total: Tensor) -> Tensor:
-        return total.view(self._trainable[key].shape)
+        return total.view(self.parameters[key].shape)
 
     def _sum(self, key: str) -> RunningSum:
         total = self._sums.get(key)
         if total is None:
-            parameter = self._trainable[key]
+            parameter = self.parameters[key]
             total = self._sums[key] = RunningSum(parameter.numel(), parameter.device)
         return total
 
