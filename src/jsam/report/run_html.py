@@ -89,23 +89,20 @@ def clients_table(run: RunData) -> str:
     rows = []
     for client in sorted(run.clients, key=lambda client: -(client.get("payment") or 0.0)):
         kind = "over" if client.get("over") else "none" if not client.get("epsilon") else ""
-        rows.append((kind, _client_cells(client)))
+        remark = "OVER" if client.get("over") else "" if client.get("participations") else "never drawn"
+        cells = [
+            str(client["id"]),
+            number(client.get("sensitivity")),
+            number(client.get("selection_prob")),
+            str(client.get("participations", 0)),
+            number(client.get("epsilon")),
+            number(client.get("spent")),
+            number(client.get("second_opinion")),
+            number(client.get("payment")),
+            remark,
+        ]
+        rows.append((kind, cells))
     return table(header, rows)
-
-
-def _client_cells(client: dict[str, Any]) -> list[str]:
-    remark = "OVER" if client.get("over") else "" if client.get("participations") else "never drawn"
-    return [
-        str(client["id"]),
-        number(client.get("sensitivity")),
-        number(client.get("selection_prob")),
-        str(client.get("participations", 0)),
-        number(client.get("epsilon")),
-        number(client.get("spent")),
-        number(client.get("second_opinion")),
-        number(client.get("payment")),
-        remark,
-    ]
 
 
 def guarantee(audit: dict[str, Any]) -> str:

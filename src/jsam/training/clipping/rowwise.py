@@ -80,28 +80,23 @@ _ELEMENTWISE: tuple[type[nn.Module], ...] = (
     nn.Softshrink, nn.Hardshrink, nn.Tanhshrink, nn.Threshold, nn.Dropout, nn.AlphaDropout,
 )  # fmt: skip
 
+_OF_ONE_RANK: dict[int, tuple[type[nn.Module], ...]] = {
+    3: (
+        nn.Conv1d, nn.Dropout1d, nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d,
+    ),
+    4: (
+        nn.Conv2d, nn.Dropout2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d,
+        nn.ReflectionPad2d, nn.ReplicationPad2d,
+    ),
+    5: (
+        nn.Conv3d, nn.Dropout3d, nn.MaxPool3d, nn.AvgPool3d,
+    ),
+}  # fmt: skip
+
 RANKS: dict[type[nn.Module], RankRule] = {
     **dict.fromkeys(_ELEMENTWISE, _from(1)),
     nn.Linear: _from(2),
-    nn.Conv1d: _only(3),
-    nn.Conv2d: _only(4),
-    nn.Conv3d: _only(5),
-    nn.Dropout1d: _only(3),
-    nn.Dropout2d: _only(4),
-    nn.Dropout3d: _only(5),
-    nn.MaxPool1d: _only(3),
-    nn.MaxPool2d: _only(4),
-    nn.MaxPool3d: _only(5),
-    nn.AvgPool1d: _only(3),
-    nn.AvgPool2d: _only(4),
-    nn.AvgPool3d: _only(5),
-    nn.AdaptiveAvgPool1d: _only(3),
-    nn.AdaptiveAvgPool2d: _only(4),
-    nn.AdaptiveMaxPool1d: _only(3),
-    nn.AdaptiveMaxPool2d: _only(4),
-    nn.ZeroPad2d: _only(4),
-    nn.ReflectionPad2d: _only(4),
-    nn.ReplicationPad2d: _only(4),
+    **{kind: _only(rank) for rank, kinds in _OF_ONE_RANK.items() for kind in kinds},
     nn.GroupNorm: _from(2),
     nn.LayerNorm: _normalised,
     nn.BatchNorm1d: _batch_normalised(2, 3),

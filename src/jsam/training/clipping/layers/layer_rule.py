@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -48,8 +48,8 @@ class LayerRule(ABC):
     """Whether calls may come in a lower precision than the parameters."""
 
     def __init__(self, name: str, module: nn.Module, workspace: Workspace) -> None:
-        self.name = name
-        self.workspace = workspace
+        self.name, self.workspace = name, workspace
+        self.module: Any = module
         self._sums: dict[str, RunningSum] = {}
         self.parameters = {key: value for key, value in module.named_parameters(recurse=False) if value.requires_grad}
         """Trainable parameters by their name inside the module."""
