@@ -12,7 +12,7 @@ import copy
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,46 +56,46 @@ class TrialResult:
     seconds: float
 
 
-class RunningTrial:
-    """A trial under way; `advance` makes its next round, and nothing is stored."""
+RunningTrial = Generator[None, None, TrialResult]
+"""A trial under way: it goes on by a round whenever it is asked for the next thing, and nothing is stored."""
 
-    def __init__(self, trial: Trial, maker: Callable[[NoisePlan, NoiseSource], RoundMaker]) -> None:
-        self._trial, self._began = trial, time.perf_counter()
-        plan = NoisePlan.of(trial.contract, trial.settings, trial.task.partition.sizes)
-        self._rounds = made_rounds(maker(plan, noise_of_trial(trial.settings)))
-        self._curve: list[tuple[int, float]] = []
-        self._loss: float | None = None
-        self._norms: list[float] = []
-        self._clipped: list[float] = []
-        self._diverged = False
 
-    def advance(self) -> bool:
-        """Whether there was another round."""
-        try:
-            made = next(self._rounds, None)
-        except NotFiniteError:
-            self._diverged = True
-            return False
-        if made is None:
-            return False
-        metrics = made.metrics
-        self._norms.append(metrics["gradient_norm"])
-        self._clipped.append(metrics["share_clipped"])
-        if "accuracy" in metrics:
-            self._curve.append((made.rounds_done, metrics["accuracy"]))
-            self._loss = metrics["loss"]
-        return True
+def _running(trial: Trial, maker: Callable[[NoisePlan, NoiseSource], RoundMaker]) -> RunningTrial:
+    began = time.perf_counter()
+    plan = NoisePlan.of(trial.contract, trial.settings, trial.task.partition.sizes)
+    curve: list[tuple[int, float]] = []
+    loss: float | None = None
+    norms, clipped, diverged = [], [], False
+    try:
+        for made in made_rounds(maker(plan, noise_of_trial(trial.settings))):
+            metrics = made.metrics
+            norms.append(metrics["gradient_norm"])
+            clipped.append(metrics["share_clipped"])
+            if "accuracy" in metrics:
+                curve.append((made.rounds_done, metrics["accuracy"]))
+                loss = metrics["loss"]
+            yield
+    except NotFiniteError:
+        diverged = True
+    return TrialResult(
+        accuracy=1 / trial.task.dataset.num_classes if diverged else curve[-1][1],
+        loss=None if diverged else loss,
+        curve=tuple(curve),
+        gradient_norm=_mean(norms),
+        share_clipped=_mean(clipped),
+        diverged=diverged,
+        seconds=time.perf_counter() - began,
+    )
 
-    def result(self) -> TrialResult:
-        return TrialResult(
-            accuracy=1 / self._trial.task.dataset.num_classes if self._diverged else self._curve[-1][1],
-            loss=None if self._diverged else self._loss,
-            curve=tuple(self._curve),
-            gradient_norm=_mean(self._norms),
-            share_clipped=_mean(self._clipped),
-            diverged=self._diverged,
-            seconds=time.perf_counter() - self._began,
-        )
+
+def _advanced(running: RunningTrial) -> TrialResult | None:
+    """What the trial came to, where there was no other round to make."""
+    try:
+        next(running)
+    except StopIteration as over:
+        result: TrialResult = over.value
+        return result
+    return None
 
 
 def run_trials(
@@ -157,10 +157,10 @@ def _run_distinct(
 
 def _run_alone(trial: Trial, tell: Callable[[int], None]) -> TrialResult:
     task = LoadedTask(_own_task(trial), trial.settings, device_named(trial.settings.device))
-    running = RunningTrial(trial, lambda plan, noise: EagerRounds(plan, task, noise))
-    while running.advance():
+    running = _running(trial, lambda plan, noise: EagerRounds(plan, task, noise))
+    while (result := _advanced(running)) is None:
         tell(1)
-    return running.result()
+    return result
 
 
 def _side_by_side(
@@ -195,10 +195,11 @@ def _side_by_side(
                 if number not in running:
                     continue
                 index, under_way = running[number]
-                if under_way.advance():
+                result = _advanced(under_way)
+                if result is None:
                     tell(1)
                 else:
-                    yield index, under_way.result()
+                    yield index, result
                     del running[number]
     finally:
         for slot in slots:
@@ -207,9 +208,7 @@ def _side_by_side(
 
 def _begun(trial: Trial, slot: GraphRounds) -> RunningTrial:
     weights = trial.task.model.state_dict()
-    return RunningTrial(
-        trial, lambda plan, noise: ReplayedRounds(plan, trial.task.partition, noise, slot, weights=weights)
-    )
+    return _running(trial, lambda plan, noise: ReplayedRounds(plan, trial.task.partition, noise, slot, weights=weights))
 
 
 def _batch_size_counts(partition: Partition, per_round: int) -> tuple[int, ...]:

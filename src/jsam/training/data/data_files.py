@@ -53,19 +53,14 @@ class RawFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Archive:
-    """A file as it is published: one gzipped raw file, or a tar of several."""
-
-    name: str
-    form: Literal["gzip", "tar"]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Mirror:
-    """A public place that serves all archives of a data set under one address."""
+    """A public place that serves all archives of a data set, named here, under one address.
+
+    An archive is one gzipped raw file, or a gzipped tar of several.
+    """
 
     url: str
-    archives: tuple[Archive, ...]
+    archives: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

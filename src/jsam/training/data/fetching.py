@@ -20,7 +20,6 @@ from jsam.errors import ChecksumError, DataError, DownloadError, MissingDataErro
 from jsam.training.data.catalogue import EMBEDDED, spec_named
 from jsam.training.data.data_files import (
     CHUNK_BYTES,
-    Archive,
     DataSpec,
     Mirror,
     PackageSource,
@@ -111,9 +110,10 @@ def _get(spec: DataSpec, root: Path, progress: ProgressCallback) -> FetchResult:
 
 def _from_mirror(spec: DataSpec, mirror: Mirror, root: Path, progress: ProgressCallback) -> None:
     for archive in mirror.archives:
-        if not _wanted(spec, archive, root):
+        missing = {raw.name for raw in spec.missing(root)}
+        if not (missing if archive.endswith(".tar.gz") else missing & {archive.removesuffix(".gz")}):
             continue
-        by_hand = root / spec.folder / archive.name
+        by_hand = root / spec.folder / archive
         if not by_hand.is_file():
             _download_and_unpack(spec, mirror, archive, root, progress)
             continue
@@ -125,26 +125,19 @@ def _from_mirror(spec: DataSpec, mirror: Mirror, root: Path, progress: ProgressC
         raise DownloadError(f"{mirror.url}: the archive lacks {spec.missing(root)[0].name}")
 
 
-def _wanted(spec: DataSpec, archive: Archive, root: Path) -> bool:
-    names = {raw.name for raw in spec.missing(root)}
-    return bool(names) if archive.form == "tar" else archive.name.removesuffix(".gz") in names
-
-
-def _download_and_unpack(
-    spec: DataSpec, mirror: Mirror, archive: Archive, root: Path, progress: ProgressCallback
-) -> None:
+def _download_and_unpack(spec: DataSpec, mirror: Mirror, archive: str, root: Path, progress: ProgressCallback) -> None:
     # Never under the archive's own name: a file of that name is the user's.
-    fetched = root / spec.folder / f".{archive.name}.download"
+    fetched = root / spec.folder / f".{archive}.download"
     for _ in range(2):
         # What is larger than all that is in it is no archive of it.
         limit = sum(raw.size for raw in spec.files) + CHUNK_BYTES
-        resumed = download(mirror.url + archive.name, fetched, progress=progress, limit=limit)
+        resumed = download(mirror.url + archive, fetched, progress=progress, limit=limit)
         try:
             _unpack(spec, archive, fetched, root)
         except ChecksumError as error:
             fetched.unlink()
             if not resumed:
-                raise DownloadError(f"{mirror.url}{archive.name}: not the published file") from error
+                raise DownloadError(f"{mirror.url}{archive}: not the published file") from error
         except DataError:  # the disk's fault: the next run finds the download whole
             fetched.replace(fetched.with_name(fetched.name + ".part"))
             raise
@@ -153,13 +146,13 @@ def _download_and_unpack(
             return
 
 
-def _unpack(spec: DataSpec, archive: Archive, path: Path, root: Path) -> None:
+def _unpack(spec: DataSpec, archive: str, path: Path, root: Path) -> None:
     for _ in _installed(spec, root, _contents(archive, path), path.name):
         pass
 
 
-def _contents(archive: Archive, path: Path) -> Iterator[tuple[str, Iterable[bytes]]]:
-    if archive.form == "tar":
+def _contents(archive: str, path: Path) -> Iterator[tuple[str, Iterable[bytes]]]:
+    if archive.endswith(".tar.gz"):
         with open_tar(path) as tar:
             for member in tar:
                 stream = tar.extractfile(member)
@@ -167,7 +160,7 @@ def _contents(archive: Archive, path: Path) -> Iterator[tuple[str, Iterable[byte
                     yield member.name.rsplit("/", 1)[-1], read_chunks(stream)
     else:
         with gzip.open(path) as content:
-            yield archive.name.removesuffix(".gz"), read_chunks(content)
+            yield archive.removesuffix(".gz"), read_chunks(content)
 
 
 def _installed(
