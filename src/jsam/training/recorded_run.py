@@ -6,7 +6,7 @@ import contextlib
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -82,7 +82,7 @@ def train(
     config = {
         "jsam_run": RUN_FORMAT,
         "settings": settings.as_dict(),
-        "task": None if task.spec is None else task.spec.as_dict(),
+        "task": None if task.spec is None else asdict(task.spec),
         "data": data,
         "noise_from": noise_words(settings, simulated=True),
         "noise_key_check": key_check,

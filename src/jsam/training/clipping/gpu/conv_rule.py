@@ -65,8 +65,8 @@ class KernelConvRule(ConvRule):
         return weights + (self.rows if self.trains("bias") else 0)
 
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
+        self._calls, self._call = (), None
         if not self._covers(calls):
-            self._call = None
             super().open([Call(c.inputs.to(parts), c.grad_outputs.to(parts)) for c in calls], parts)
             return
         self._call = calls[0]
@@ -129,14 +129,6 @@ class KernelConvRule(ConvRule):
         g = call.grad_outputs
         kind = "bf16" if g.dtype == torch.bfloat16 else self._product.replace("tf32x3", "fp32")
         return tile_for(self.rows, self.shape.channels, self._columns, g.shape[2] * g.shape[3], kind)
-
-    def fill_norms(self, start: int, stop: int) -> None:
-        if self._call is None:
-            super().fill_norms(start, stop)
-
-    def add(self, start: int, stop: int, factors: Factors) -> None:
-        if self._call is None:
-            super().add(start, stop, factors)
 
     def finish(self, factors: Factors) -> None:
         if self._call is None:
