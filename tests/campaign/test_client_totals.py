@@ -11,7 +11,7 @@ from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason, Refused
 from jsam.campaign.statement import Total
-from jsam.privacy.composition import composed_epsilon
+from jsam.privacy.gaussian import composed_epsilon
 from tests.campaign.books import MODEL, ask, noisy, refused
 from tests.campaign.offers import offer
 

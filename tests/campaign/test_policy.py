@@ -10,7 +10,7 @@ import pytest
 from jsam.campaign.client.policy import Policy
 from jsam.campaign.statement import NOTHING, Total
 from jsam.errors import InputError
-from jsam.privacy.composition import composed_epsilon
+from jsam.privacy.gaussian import composed_epsilon
 from tests.campaign.offers import offer
 
 

@@ -13,7 +13,7 @@ import pytest
 from jsam.campaign.client.client_files import ClientFiles, write_client
 from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.refusal import Reason
-from jsam.privacy.composition import composed_epsilon
+from jsam.privacy.gaussian import composed_epsilon
 from tests.campaign.books import MODEL, ask, noisy, refused
 from tests.campaign.offers import offer
 from tests.campaign.test_announcement import published

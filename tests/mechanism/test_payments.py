@@ -57,7 +57,7 @@ def error_bounds(mechanism: RangeMechanism, market: jsam.Market) -> FloatArray:
     own = OwnReport(rule=mechanism.rule(market.num_clients), base=SortedRows.of(market.virtual_costs))
     ranks = np.flatnonzero(contract.epsilons[own.base.order[0]] > 0)
     clients = own.base.order[0][ranks]
-    found = rents(
+    earned, error_bounds = rents(
         own,
         ranks,
         market.sensitivities[clients],
@@ -66,10 +66,10 @@ def error_bounds(mechanism: RangeMechanism, market: jsam.Market) -> FloatArray:
         contract.objective,
     )
     assert contract.payments is not None
-    paid = market.sensitivities[clients] * contract.epsilons[clients] + found.rents
+    paid = market.sensitivities[clients] * contract.epsilons[clients] + earned
     assert contract.payments[clients] == pytest.approx(paid, rel=1e-12)
     bounds = np.zeros(market.num_clients)
-    bounds[clients] = found.error_bounds
+    bounds[clients] = error_bounds
     assert contract.payment_error_bound == pytest.approx(bounds.max(), rel=1e-9)
     return bounds
 

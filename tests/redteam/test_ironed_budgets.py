@@ -12,7 +12,7 @@ import scipy.stats
 import jsam
 from jsam.mechanism.budget.budget_cache import BudgetCache
 from jsam.mechanism.budget.drawn_markets import Tables
-from jsam.mechanism.budget.loss_weight import _Problem
+from jsam.mechanism.budget.loss_weight import _problem
 from jsam.mechanism.budget.quantiles import QuantileTable
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
 
@@ -40,7 +40,7 @@ def test_totals_of_drawn_markets_are_those_of_contracts(name: str, prior: Any, c
     mechanism: jsam.JSAM | jsam.FSBM = (
         jsam.JSAM(loss_weight=eta) if name == "jsam" else jsam.FSBM(loss_weight=eta, num_selected=max(clients // 2, 1))
     )
-    problem = _Problem.of(mechanism, 1.0, prior, clients, 0.5, None, 60, 0)
+    problem = _problem(mechanism, 1.0, prior, clients, 0.5, None, 60, 0)
     payments = problem.payments(Tables(problem.mechanism, problem.template))
     quick = clients < 100 and not (name == "jsam" and isinstance(prior, jsam.EmpiricalPrior))
     rows = np.arange(12 if quick else 3)
@@ -58,7 +58,7 @@ def test_budget_with_a_probability_holds_under_an_ironed_prior() -> None:
     plan = jsam.loss_weight_for_budget(
         mechanism, 1.0, prior=prior, num_clients=10, probability=0.9, draws=600, cache=BudgetCache(None)
     )
-    problem = _Problem.of(mechanism, 1.0, prior, 10, 0.9, None, 600, 1)  # other draws
+    problem = _problem(mechanism, 1.0, prior, 10, 0.9, None, 600, 1)  # other draws
     fresh = problem.payments(Tables(problem.mechanism, problem.template))._everything[:100]
     funded = replace(mechanism, loss_weight=plan.loss_weight)
     paid = np.array(

@@ -17,7 +17,7 @@ from jsam.campaign.refusal import Refused
 from jsam.campaign.statement import Total
 from jsam.privacy import Release, epsilon_of, gdp_mu
 from jsam.privacy.accounting import PLD_TOLERANCE
-from jsam.privacy.composition import composed_epsilon, composed_mu
+from jsam.privacy.gaussian import composed_epsilon
 from tests.campaign.books import MODEL, ask, noisy
 from tests.campaign.offers import offer
 from tests.conftest import require
@@ -35,14 +35,14 @@ def test_it_is_never_below_the_closed_form_and_never_above_what_other_accountant
     dp = importlib.import_module("dp_accounting")
     rdp = importlib.import_module("dp_accounting.rdp")
     found = composed_epsilon(mus, delta)
-    pld = dp.pld.PLDAccountant(value_discretization_interval=composed_mu(mus) * 2e-3)
+    pld = dp.pld.PLDAccountant(value_discretization_interval=math.hypot(*mus) * 2e-3)
     bound = rdp.RdpAccountant()
     for mu in mus:
         pld.compose(dp.GaussianDpEvent(1 / mu))
         bound.compose(dp.GaussianDpEvent(1 / mu))
     assert dp.get_epsilon_gaussian(1 / math.sqrt(sum(mu**2 for mu in mus)), delta) <= found * (1 + 1e-12)
     assert found <= pld.get_epsilon(delta) * (1 + 1e-6)
-    assert pld.get_epsilon(delta) <= epsilon_of(composed_mu(mus) * (1 + PLD_TOLERANCE), delta)
+    assert pld.get_epsilon(delta) <= epsilon_of(math.hypot(*mus) * (1 + PLD_TOLERANCE), delta)
     assert found <= bound.get_epsilon(delta)
 
 
@@ -110,7 +110,7 @@ def test_however_many_campaigns_are_opened_what_is_released_stays_within_the_tot
         for round in range(2):
             ledger.answer(ask(terms, round), compute, model=MODEL)
     assert accepted > 3  # the plain sum would have allowed three
-    together = composed_mu(release.sensitivity / release.noise_std for release in released)
+    together = math.hypot(*(release.sensitivity / release.noise_std for release in released))
     pld = dp.pld.PLDAccountant(value_discretization_interval=together * 2e-3)
     for release in released:
         pld.compose(dp.GaussianDpEvent(release.noise_std / release.sensitivity))

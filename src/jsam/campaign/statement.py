@@ -9,8 +9,7 @@ from typing import Any
 
 from jsam.campaign.terms import Terms
 from jsam.privacy import Adjacency, Release, spent_mus
-from jsam.privacy.composition import composed_epsilon
-from jsam.privacy.gaussian import epsilon_of
+from jsam.privacy.gaussian import composed_epsilon, epsilon_of
 
 
 @dataclass(frozen=True, kw_only=True)

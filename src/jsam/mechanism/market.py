@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -117,9 +117,13 @@ class Market:
 
     @cached_property
     def virtual_costs(self) -> FloatArray:
+        return self.counted(lambda cost: cost)
+
+    def counted(self, price: Callable[[VirtualCost], VirtualCost]) -> FloatArray:
+        """What a unit of ε of each client counts as, where `price` takes the place of its virtual cost."""
         v = np.empty(self.num_clients)
         for cost, members in self.cost_groups:
-            v[members] = cost(self.sensitivities[members])
+            v[members] = price(cost)(self.sensitivities[members])
         return v
 
     @property

@@ -50,14 +50,8 @@ def is_of_this_package(mechanism: RangeMechanism) -> bool:
     return _labelled().get(mechanism.label) is type(mechanism)
 
 
-def mechanism_class(name: str) -> type[Any]:
-    """The class that a name stands for, as `fsbm-50` or `fsbm-M`; an InputError says which names there are."""
-    label = _label_of(name)
-    return _OWN[label] if label in _OWN else _labelled()[label]
-
-
 def description_of(name: str) -> Description:
-    """What the mechanism of that name says of itself; an InputError says which names there are."""
+    """What the mechanism of that name, as `fsbm-50` or `fsbm-M`, says of itself; an InputError lists the names."""
     label = _label_of(name)
     return Description.of(label, _OWN[label]) if label in _OWN else _by_label()[label]
 

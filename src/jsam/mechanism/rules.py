@@ -91,13 +91,8 @@ class Rules:
 
     def weights_at(self, loss_weight: float) -> Weights:
         """The weights and caps, with that loss weight."""
-        return Weights(
-            loss_weight=loss_weight,
-            noise_weight=self.noise_weight,
-            bias_weight=self.bias_weight,
-            max_selection_prob=self.max_selection_prob,
-            max_epsilon=self.max_epsilon,
-        )
+        given = {field.name: getattr(self, field.name) for field in fields(Weights)}
+        return Weights(**{**given, "loss_weight": loss_weight})
 
     def mechanism_at(
         self, loss_weight: float, selection_probs: Sequence[float] | FloatArray | None = None
@@ -139,14 +134,6 @@ class Rules:
             seed=self.seed,
             progress=progress,
         )
-
-    def loss_weight_for(self, num_clients: int) -> float:
-        """η(N): the loss weight for so many clients."""
-        bought = self.budget_plan(num_clients)
-        if bought is not None:
-            return bought.loss_weight
-        assert self.loss_weight is not None
-        return self.loss_weight
 
     def settled(
         self, mechanism: RangeMechanism, market: Market, progress: FractionDone | None = None

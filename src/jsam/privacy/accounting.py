@@ -33,8 +33,7 @@ PLD_TOLERANCE = 1e-3
 
 def spent_mus(releases: Iterable[Release]) -> dict[Client, float]:
     """Each client's μ: Gaussian releases compose to μ² = Σ (sensitivity/std)², exactly; infinite where noise was 0."""
-    ratios = _ratios(releases)
-    return {client: math.hypot(*values) for client, values in ratios.items()}
+    return {client: math.hypot(*ratios) for client, ratios in _ratios(releases).items()}
 
 
 def spent_epsilons(releases: Iterable[Release], delta: float) -> dict[Client, float]:

@@ -6,46 +6,24 @@ composition bound, and no amplification by client sampling, because the server k
 
 from __future__ import annotations
 
-from typing import overload
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jsam.errors import InputError
 from jsam.privacy.adjacency import Adjacency
-from jsam.privacy.gaussian import FloatArray, checked, checked_delta
+from jsam.privacy.gaussian import Numbers, as_given, checked, checked_delta
 from jsam.privacy.noise import NoiseRule, noise_rule
 
 
-@overload
 def noise_multiplier(
-    epsilon: float,
-    delta: float,
-    participations: int,
-    *,
-    noise: str | NoiseRule = ...,
-    c2: float | None = ...,
-    adjacency: str = ...,
-) -> float: ...
-@overload
-def noise_multiplier(
-    epsilon: FloatArray,
-    delta: float,
-    participations: ArrayLike,
-    *,
-    noise: str | NoiseRule = ...,
-    c2: float | None = ...,
-    adjacency: str = ...,
-) -> FloatArray: ...
-def noise_multiplier(
-    epsilon: ArrayLike,
+    epsilon: Numbers,
     delta: float,
     participations: ArrayLike,
     *,
     noise: str | NoiseRule = "exact",
     c2: float | None = None,
     adjacency: str = Adjacency.ADD_REMOVE,
-) -> float | FloatArray:
+) -> Numbers:
     """Noise std of one draw's release ÷ (C/M), for a contract (ε, δ) over so many draws. Vectorised over clients.
 
     A client who is never drawn releases nothing: its multiplier is 0, whatever ε it sold. One who is drawn must have
@@ -58,15 +36,15 @@ def noise_multiplier(
         checked("epsilon", epsilon, low=0.0), checked("participations", participations, low=0.0)
     )
     drawn = times > 0
-    if np.any(times != np.floor(times)):
-        place = int(np.argmax((times != np.floor(times)).ravel()))
+    if np.any(broken := times != np.floor(times)):
+        place = int(np.argmax(broken))
         raise InputError(f"participations of client {place} is {times.ravel()[place]:g}; it must be a whole number")
-    if np.any(drawn & (eps == 0)):
-        place = int(np.argmax((drawn & (eps == 0)).ravel()))
+    if np.any(unsold := drawn & (eps == 0)):
+        place = int(np.argmax(unsold))
         raise InputError(
             f"epsilon of client {place} is 0 though it takes part; it must be above 0 for whoever is drawn"
         )
     multipliers = np.zeros(eps.shape)
     if np.any(drawn):
         multipliers[drawn] = rule.multipliers(eps[drawn], delta, times[drawn], kind)
-    return float(multipliers) if multipliers.ndim == 0 else multipliers
+    return as_given(epsilon, multipliers)

@@ -11,8 +11,9 @@ Every public function moves μ by a margin far wider than its own rounding error
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import overload
+import math
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +22,8 @@ from scipy.special import erfcx, erfinv, log_ndtr, ndtri_exp
 from jsam.errors import InputError, JsamError
 
 FloatArray = NDArray[np.float64]
+# One number or one for each client; what comes back is of the same kind.
+Numbers = TypeVar("Numbers", float, FloatArray)
 
 # μ is calibrated this much (relative) below its true value: more than clipped norms may exceed C (1e-6) and a float32
 # copy of the noise's standard deviation may lose (6e-8), and well inside the promised 1e-5.
@@ -38,11 +41,7 @@ _MAX_STEPS = 200
 _NOT_CONVERGED = "the noise calibration did not converge: nothing is returned rather than a noise level that may be low"
 
 
-@overload
-def gdp_mu(epsilon: float, delta: float) -> float: ...
-@overload
-def gdp_mu(epsilon: FloatArray, delta: ArrayLike) -> FloatArray: ...
-def gdp_mu(epsilon: ArrayLike, delta: ArrayLike) -> float | FloatArray:
+def gdp_mu(epsilon: Numbers, delta: ArrayLike) -> Numbers:
     """The largest μ whose Gaussian mechanism is (ε, δ)-DP, rounded down by `CALIBRATION_MARGIN`: noise is never low."""
     eps, target = np.broadcast_arrays(checked("epsilon", epsilon, low=0.0), checked_delta(delta))
     shape, eps, target = eps.shape, eps.ravel(), target.ravel()
@@ -51,7 +50,7 @@ def gdp_mu(epsilon: ArrayLike, delta: ArrayLike) -> float | FloatArray:
     some = eps > 0
     if np.any(some):
         mu[some] = _mu_of_positive(eps[some], target[some])
-    return _as_given(mu.reshape(shape))
+    return as_given(epsilon, mu.reshape(shape))
 
 
 def _mu_of_positive(eps: FloatArray, target: FloatArray) -> FloatArray:
@@ -72,11 +71,7 @@ def _mu_of_positive(eps: FloatArray, target: FloatArray) -> FloatArray:
     return np.asarray(scale * np.exp(-t), dtype=np.float64)
 
 
-@overload
-def epsilon_of(mu: float, delta: float) -> float: ...
-@overload
-def epsilon_of(mu: FloatArray, delta: ArrayLike) -> FloatArray: ...
-def epsilon_of(mu: ArrayLike, delta: ArrayLike) -> float | FloatArray:
+def epsilon_of(mu: Numbers, delta: ArrayLike) -> Numbers:
     """The ε spent at δ by a Gaussian mechanism of this μ, rounded up by `ACCOUNTING_MARGIN`: never under-reported."""
     raised = checked("mu", mu, low=0.0, finite=False) * (1 + ACCOUNTING_MARGIN)
     raised, target = np.broadcast_arrays(raised, checked_delta(delta))
@@ -86,7 +81,7 @@ def epsilon_of(mu: ArrayLike, delta: ArrayLike) -> float | FloatArray:
     some = (raised > 2 * np.sqrt(2) * erfinv(target)) & np.isfinite(raised)
     if np.any(some):
         eps[some] = _epsilon_of_spending(raised[some], target[some])
-    return _as_given(eps.reshape(shape))
+    return as_given(mu, eps.reshape(shape))
 
 
 def _epsilon_of_spending(mu: FloatArray, target: FloatArray) -> FloatArray:
@@ -102,11 +97,7 @@ def _epsilon_of_spending(mu: FloatArray, target: FloatArray) -> FloatArray:
         return np.asarray(np.maximum(mu * (a + mu / 2), 0.0), dtype=np.float64)
 
 
-@overload
-def delta_of(epsilon: float, mu: float) -> float: ...
-@overload
-def delta_of(epsilon: FloatArray, mu: ArrayLike) -> FloatArray: ...
-def delta_of(epsilon: ArrayLike, mu: ArrayLike) -> float | FloatArray:
+def delta_of(epsilon: Numbers, mu: ArrayLike) -> Numbers:
     """The δ at which a Gaussian mechanism of this μ is (ε, δ)-DP, rounded up (μ raised by `ACCOUNTING_MARGIN`)."""
     raised = checked("mu", mu, low=0.0) * (1 + ACCOUNTING_MARGIN)
     eps, raised = np.broadcast_arrays(checked("epsilon", epsilon, low=0.0), raised)
@@ -120,7 +111,17 @@ def delta_of(epsilon: ArrayLike, mu: ArrayLike) -> float | FloatArray:
     value = np.where(log_delta < np.log(0.5), np.exp(log_delta), -np.expm1(log_rest))
     # A positive δ below the smallest float must not read as 0.
     delta[some] = np.clip(value, np.nextafter(0.0, 1.0), 1.0)
-    return _as_given(delta.reshape(shape))
+    return as_given(epsilon, delta.reshape(shape))
+
+
+def composed_epsilon(mus: Iterable[float], delta: float) -> float:
+    """ε of independent Gaussian mechanisms of these μ together, at one δ, rounded up: never less than what they cost.
+
+    Their outputs are one Gaussian mechanism with μ = √(Σ μ²), also where each was chosen after the earlier outputs were
+    seen (docs/theory.md); `hypot` gives it to the last bit but one, far within the margin. Basic composition,
+    (Σ ε, Σ δ), holds too and is larger.
+    """
+    return epsilon_of(math.hypot(*mus), delta)
 
 
 def _mills(x: FloatArray) -> FloatArray:
@@ -206,5 +207,6 @@ def _first(name: str, array: FloatArray, good: NDArray[np.bool_]) -> str:
     return f"{name}[{place}] is {array.ravel()[place]:g}"
 
 
-def _as_given(array: FloatArray) -> float | FloatArray:
-    return float(array) if array.ndim == 0 else array
+def as_given(given: Numbers, result: FloatArray) -> Numbers:  # noqa: ARG001  # `given` tells the type checker the kind
+    """The result as a plain number where one was given, not an array."""
+    return float(result) if result.ndim == 0 else result  # type: ignore[return-value]

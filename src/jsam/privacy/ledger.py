@@ -194,11 +194,10 @@ def _parse(data: bytes, path: Path) -> tuple[dict[tuple[int, Client], Release], 
     tail = lines.pop()
     releases: dict[tuple[int, Client], Release] = {}
     for number, line in enumerate(lines, start=2):
-        _add(releases, _release_of(line, f"{path}, line {number}"), f"{path}, line {number}")
+        _add(releases, line, f"{path}, line {number}")
     unended = False
     with contextlib.suppress(_TornError):
-        where = f"{path}, line {len(lines) + 2}"
-        _add(releases, _release_of(tail, where), where)
+        _add(releases, tail, f"{path}, line {len(lines) + 2}")
         unended = True
     return releases, len(data) - (0 if unended else len(tail)), unended
 
@@ -207,7 +206,7 @@ class _TornError(InputError):
     """Bytes that are no JSON object: at the end of the file a torn write, elsewhere damage."""
 
 
-def _release_of(line: bytes, where: str) -> Release:
+def _add(releases: dict[tuple[int, Client], Release], line: bytes, where: str) -> None:
     try:
         record = json.loads(line)
     except ValueError:
@@ -215,12 +214,9 @@ def _release_of(line: bytes, where: str) -> Release:
     if not isinstance(record, dict):
         raise _TornError(f"{where} is damaged: it must be one whole JSON record; restore the file from a copy")
     try:
-        return Release.from_record(record)
+        release = Release.from_record(record)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-
-
-def _add(releases: dict[tuple[int, Client], Release], release: Release, where: str) -> None:
     key = (release.round, release.client)
     if key in releases:
         raise InputError(f"{where} repeats round {release.round}, client {release.client}; each must appear once")

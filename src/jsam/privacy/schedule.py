@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from jsam.errors import InputError
 from jsam.files import write_atomically
+from jsam.mechanism._arrays import IntArray
 from jsam.privacy.gaussian import checked
 from jsam.privacy.randomness import generator
-
-IntArray = NDArray[np.int64]
 
 _FORMAT = 1
 _SUM_TOLERANCE = 1e-6
@@ -59,10 +58,9 @@ class Schedule:
             raise InputError(f"selection_probs has shape {p.shape}; it must be one probability a client")
         if abs(p.sum() - 1) > _SUM_TOLERANCE:
             raise InputError(f"selection_probs sums to {p.sum():.9g}; it must sum to 1")
-        if rounds < 1:
-            raise InputError(f"rounds is {rounds}; it must be at least 1")
-        if per_round < 1:
-            raise InputError(f"per_round is {per_round}; it must be at least 1")
+        for name, count in (("rounds", rounds), ("per_round", per_round)):
+            if count < 1:
+                raise InputError(f"{name} is {count}; it must be at least 1")
         upper = np.cumsum(p)
         # "right" with numbers below 1: a client of probability 0 spans no numbers, not even a boundary.
         points = generator(seed, "schedule").random((rounds, per_round))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from jsam.mechanism.audit.contract_checks import total_cost
-from jsam.mechanism.audit.misreports import prior_of
+from jsam.mechanism.audit.misreports import by_prior
 from jsam.mechanism.audit.report import Check, judged
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families.base import Mechanism
@@ -53,11 +53,7 @@ def check_budget(
 def _outlay(market: Market, mechanism: Mechanism, payments: bool, rng: np.random.Generator) -> float:
     """What one market drawn from the prior costs: Σ π if payments are asked for, else Σ v ε."""
     drawn = np.empty(market.num_clients)
-    members: dict[int, list[int]] = {}
-    for k in range(market.num_clients):
-        members.setdefault(id(prior_of(market, k)), []).append(k)
-    for clients in members.values():
-        prior = prior_of(market, clients[0])
+    for prior, clients in by_prior(market):
         bottom, top = (float(x) for x in prior.support())
         reports = np.asarray(prior.rvs(size=len(clients), random_state=rng), dtype=np.float64)
         # A sensitivity of 0 is no report, nor is one where the density vanishes at the very end of the support.

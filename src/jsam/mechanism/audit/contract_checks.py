@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray
-from jsam.mechanism.audit.misreports import prior_of
-from jsam.mechanism.audit.report import Check, Violation, judged, passed_or_violated
+from jsam.mechanism.audit.misreports import by_prior, prior_of
+from jsam.mechanism.audit.report import Check, Violation, beyond, judged, passed_or_violated
 from jsam.mechanism.audit.virtual_costs import bracket, cdf
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.market import Market
@@ -30,16 +30,14 @@ def check_feasibility(contract: Contract) -> Check:
     def forbid(bad: FloatArray, what: str, values: FloatArray, allowed: str, tolerance: float = 0.0) -> None:
         """`bad` says by how much each client is out of bounds."""
         k = int(np.argmax(np.where(np.isnan(bad), math.inf, bad)))
-        if not bad[k] <= tolerance:
-            message = f"client {ids[k]!r} has {what} {values[k]:.6g}; it must be {allowed}"
-            violations.append(_violation("feasibility", ids[k], float(bad[k]), tolerance, message))
+        message = f"client {ids[k]!r} has {what} {values[k]:.6g}; it must be {allowed}"
+        violations.extend(beyond("feasibility", ids[k], bad[k], tolerance, message))
 
     for name, values in (("selection probability", p), ("ε", eps), ("payment", paid)):
         forbid(np.where(np.isfinite(values), -values, math.inf), name, values, "a finite number of 0 or more")
     total = float(p.sum())
-    if not abs(total - 1) <= ROUNDING:
-        message = f"the selection probabilities sum to {total:.12g}; they must sum to 1 within {ROUNDING:g}"
-        violations.append(_violation("feasibility", None, abs(total - 1), ROUNDING, message))
+    message = f"the selection probabilities sum to {total:.12g}; they must sum to 1 within {ROUNDING:g}"
+    violations += beyond("feasibility", None, abs(total - 1), ROUNDING, message)
     if contract.max_selection_prob is not None:
         cap = contract.max_selection_prob
         forbid(p / cap - 1, "selection probability", p, f"at most max_selection_prob {cap:g}", ROUNDING)
@@ -90,13 +88,12 @@ def check_accounts(market: Market, contract: Contract) -> Check:
     weights = contract.update_weights
     if weights is not None:
         k = int(np.argmax(np.abs(N * p * weights - 1)))
-        off = abs(N * p[k] * weights[k] - 1)
-        if not off <= ROUNDING:
+        with np.errstate(divide="ignore"):
             message = (
                 f"client {contract.ids[k]!r} has update weight {weights[k]:.6g}; it must be 1/(N p) ="
                 f" {1 / (N * p[k]):.6g} within {ROUNDING:g} relative"
             )
-            violations.append(_violation("accounts", contract.ids[k], float(off), ROUNDING, message))
+        violations += beyond("accounts", contract.ids[k], abs(N * p[k] * weights[k] - 1), ROUNDING, message)
     cost = total_cost(contract.virtual_costs, eps)
     bound = loss_bound(p if weights is None else p * weights, eps, contract.noise_weight, contract.bias_weight)
     objective = contract.loss_weight * bound + cost
@@ -106,12 +103,11 @@ def check_accounts(market: Market, contract: Contract) -> Check:
         ("objective", contract.objective, objective),
     ):
         off = 0.0 if said == derived else abs(said - derived) / max(abs(said), abs(derived))
-        if not off <= ROUNDING:
-            message = (
-                f"the contract's {name} is stated as {said:.12g}, but its own numbers give {derived:.12g}: {off:.3g}"
-                f" apart, above {ROUNDING:g} relative"
-            )
-            violations.append(_violation("accounts", None, off, ROUNDING, message))
+        message = (
+            f"the contract's {name} is stated as {said:.12g}, but its own numbers give {derived:.12g}: {off:.3g}"
+            f" apart, above {ROUNDING:g} relative"
+        )
+        violations += beyond("accounts", None, off, ROUNDING, message)
     fine = "virtual costs, expected cost, loss bound and objective agree with their definitions"
     return passed_or_violated("accounts", violations, fine, tolerance=ROUNDING)
 
@@ -157,7 +153,7 @@ def _virtual_costs(market: Market, contract: Contract) -> list[Violation]:
         f"client {ids[k]!r} has virtual cost {v[k]:.9g}, but c + F(c)/f(c) is {expected[k]:.9g}: {off[k]:.3g} apart,"
         f" above {VIRTUAL_COST:g} relative"
     )
-    return [_violation("accounts", ids[k], float(off[k]), VIRTUAL_COST, message)]
+    return beyond("accounts", ids[k], off[k], VIRTUAL_COST, message)
 
 
 def _is_central(market: Market, client: int) -> bool:
@@ -174,12 +170,11 @@ def _outside_brackets(market: Market, contract: Contract) -> list[Violation]:
             continue
         low, high = bracket(prior_of(market, k), float(c[k]))
         off = max(low / v[k] - 1, v[k] / high - 1)
-        if not off <= IRONED:
-            message = (
-                f"client {ids[k]!r} has virtual cost {v[k]:.9g}, but the convex minorant of q · ppf(q) has slopes from"
-                f" {low:.9g} to {high:.9g} there: {off:.3g} off, above {IRONED:g} relative"
-            )
-            violations.append(_violation("accounts", ids[k], off, IRONED, message))
+        message = (
+            f"client {ids[k]!r} has virtual cost {v[k]:.9g}, but the convex minorant of q · ppf(q) has slopes from"
+            f" {low:.9g} to {high:.9g} there: {off:.3g} off, above {IRONED:g} relative"
+        )
+        violations += beyond("accounts", ids[k], off, IRONED, message)
     return violations[:1]
 
 
@@ -199,30 +194,21 @@ def _definition(market: Market, client: int) -> float:
 def _ironed_costs(market: Market, contract: Contract) -> list[Violation]:
     """Ironing replaces v by something that still rises with c and never lies below it."""
     c, v, ids = contract.sensitivities, contract.virtual_costs, contract.ids
-    groups: dict[int, list[int]] = {}
-    for k in range(len(c)):
-        groups.setdefault(id(prior_of(market, k)), []).append(k)
-    violations = []
-    for members in groups.values():
+    violations: list[Violation] = []
+    for _, members in by_prior(market):
         order = np.array(sorted(members, key=lambda k: (c[k], v[k])))
         rising = np.maximum.accumulate(v[order])
         with np.errstate(invalid="ignore"):
             fall = np.where(rising == v[order], 0.0, rising / v[order] - 1)
         worst = int(np.argmax(fall))
-        if not fall[worst] <= VIRTUAL_COST:
-            name = ids[int(order[worst])]
-            message = (
-                f"client {name!r} has a lower virtual cost than a less sensitive client with the same prior, by"
-                f" {fall[worst]:.3g}, above {VIRTUAL_COST:g} relative; ironing must make it rise"
-            )
-            violations.append(_violation("accounts", name, float(fall[worst]), VIRTUAL_COST, message))
+        name = ids[int(order[worst])]
+        message = (
+            f"client {name!r} has a lower virtual cost than a less sensitive client with the same prior, by"
+            f" {fall[worst]:.3g}, above {VIRTUAL_COST:g} relative; ironing must make it rise"
+        )
+        violations += beyond("accounts", name, fall[worst], VIRTUAL_COST, message)
     short = 1 - v / c
     k = int(np.argmax(short))
-    if not short[k] <= VIRTUAL_COST:
-        message = f"client {ids[k]!r} has virtual cost {v[k]:.9g}, below its sensitivity {c[k]:.9g}"
-        violations.append(_violation("accounts", ids[k], float(short[k]), VIRTUAL_COST, message))
+    message = f"client {ids[k]!r} has virtual cost {v[k]:.9g}, below its sensitivity {c[k]:.9g}"
+    violations += beyond("accounts", ids[k], short[k], VIRTUAL_COST, message)
     return violations or _outside_brackets(market, contract)
-
-
-def _violation(check: str, client: str | None, value: float, tolerance: float, message: str) -> Violation:
-    return Violation(check=check, client=client, value=float(value), tolerance=tolerance, message=message)

@@ -94,6 +94,14 @@ def prior_of(market: Market, client: int) -> Any:
     return market.prior[client] if isinstance(market.prior, tuple) else market.prior
 
 
+def by_prior(market: Market) -> list[tuple[Any, list[int]]]:
+    """Each distinct prior with the clients it belongs to."""
+    members: dict[int, list[int]] = {}
+    for client in range(market.num_clients):
+        members.setdefault(id(prior_of(market, client)), []).append(client)
+    return [(prior_of(market, clients[0]), clients) for clients in members.values()]
+
+
 def support_for_lies(prior: Any, truth: float) -> tuple[float, float]:
     """The lowest and highest report to try: an end of the support where v is finite there, else a far quantile."""
     bottom, top = (float(x) for x in prior.support())

@@ -92,6 +92,13 @@ def _plain(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
+def beyond(check: str, client: str | None, value: float, tolerance: float, message: str) -> list[Violation]:
+    """A violation if the value is not within the tolerance; NaN is not."""
+    if value <= tolerance:
+        return []
+    return [Violation(check=check, client=client, value=float(value), tolerance=tolerance, message=message)]
+
+
 def passed_or_violated(
     name: str,
     violations: list[Violation],
@@ -128,6 +135,5 @@ def judged(
 
     A violation names `client`; a passed check names `at`, which is the same client unless given. NaN fails.
     """
-    violation = Violation(check=name, client=client, value=float(value), tolerance=tolerance, message=broken)
-    violations = [] if value <= tolerance else [violation]
+    violations = beyond(name, client, value, tolerance, broken)
     return passed_or_violated(name, violations, fine, value=value, tolerance=tolerance, client=at or client)

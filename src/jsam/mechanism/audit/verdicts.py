@@ -11,7 +11,7 @@ from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.audit.contract_checks import is_sound, loss_bound, total_cost
 from jsam.mechanism.audit.misreports import Probe, round_numbers
 from jsam.mechanism.audit.payment_integral import Area
-from jsam.mechanism.audit.report import Check, Violation, judged, passed_or_violated
+from jsam.mechanism.audit.report import Check, Violation, beyond, judged, passed_or_violated
 from jsam.mechanism.audit.search import Problem, least_objective, least_simple_objective
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families.base import Mechanism
@@ -26,6 +26,7 @@ OBJECTIVE = 1e-9
 OBJECTIVE_ON_CURVE = 1e-6  # max_selection_prob declares points of a curve, which miss the optimum by less
 OBJECTIVE_IN_RANGE = 5e-3  # max_epsilon declares a range, seen to miss the optimum by 1.1e-3 for a few clients
 SEARCH_UP_TO = 6
+TINY = float(np.finfo(np.float64).tiny)
 ROUND, ROUND_TIMES_MARKET = 16, 2_000  # round reports planned as whole markets; fewer the larger the market is
 
 
@@ -103,17 +104,17 @@ def _false_bound(market: Market, contract: Contract, probes: list[Probe], areas:
     if not 0 <= stated < math.inf:
         message = f"the contract states a payment error bound of {stated:g}; it must be a finite number of 0 or more"
         return [Violation(check="payments", client=None, value=float(stated), tolerance=0.0, message=message)]
-    violations = []
+    violations: list[Violation] = []
     for probe, area in zip(probes, areas, strict=True):
         allowed = stated + 2 * area.error + RESOLVED * max(probe.payment, probe.scale)
         off = abs(area.payment - probe.payment)
-        if area.settled and probe.senseless is None and not off <= allowed:
+        if area.settled and probe.senseless is None:
             name = market.name_of(probe.client)
             message = (
                 f"client {name!r} is paid {probe.payment:.12g}, {off:.3g} from c ε plus the area under its ε, above"
                 f" {allowed:g}: the error of {stated:.3g} that the contract states and the auditor's own"
             )
-            violations.append(Violation(check="payments", client=name, value=off, tolerance=allowed, message=message))
+            violations += beyond("payments", name, off, allowed, message)
     return violations[:1]
 
 
@@ -132,9 +133,9 @@ def with_answers(feasible: Check, market: Market, probes: list[Probe]) -> Check:
                 f"client {name!r} is answered with an ε or payment that is no finite number of 0 or more when it"
                 f" reports {probe.senseless:.9g}"
             )
-            bad = Violation(check="feasibility", client=name, value=math.inf, tolerance=0.0, message=message)
+            bad = beyond("feasibility", name, math.inf, 0.0, message)
             return replace(
-                passed_or_violated("feasibility", [*feasible.violations, bad], ""), tolerance=feasible.tolerance
+                passed_or_violated("feasibility", [*feasible.violations, *bad], ""), tolerance=feasible.tolerance
             )
     return feasible
 
@@ -200,18 +201,14 @@ def check_consistency(
     )
 
 
-def _apart(eps: FloatArray, paid: FloatArray, scale: float) -> float:
-    """How far two answers are apart, ε and payment, the larger of the two."""
-    most = max(float(np.max(eps)), np.finfo(np.float64).tiny)
-    return max(float(np.ptp(eps)) / most, float(np.ptp(paid)) / max(float(np.max(paid)), scale))
-
-
 def _gap_at_truth(probe: Probe) -> float:
     at = np.flatnonzero(probe.reports == probe.truth)
     if len(at) == 0 or probe.senseless is not None:
         return 0.0
-    eps, paid = probe.epsilons[at[0]], probe.payments[at[0]]
-    return _apart(np.array([eps, probe.epsilon]), np.array([paid, probe.payment]), probe.scale)
+    return max(
+        _outside(probe.epsilon, probe.epsilons[at[:1]], TINY),
+        _outside(probe.payment, probe.payments[at[:1]], probe.scale),
+    )
 
 
 def _gap_at_lie(market: Market, mechanism: Mechanism, probe: Probe, report: float) -> float:
@@ -224,9 +221,7 @@ def _gap_at_lie(market: Market, mechanism: Mechanism, probe: Probe, report: floa
     planned = mechanism.plan(market.with_report(probe.client, float(report)))
     paid = math.nan if planned.payments is None else float(planned.payments[probe.client])
     eps = float(planned.epsilons[probe.client])
-    return max(
-        _outside(eps, answer.epsilons, float(np.finfo(np.float64).tiny)), _outside(paid, answer.payments, probe.scale)
-    )
+    return max(_outside(eps, answer.epsilons, TINY), _outside(paid, answer.payments, probe.scale))
 
 
 def _outside(value: float, allowed: FloatArray, scale: float) -> float:

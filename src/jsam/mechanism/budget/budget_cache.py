@@ -23,11 +23,6 @@ from jsam.mechanism.registry import is_of_this_package
 VERSION = 4
 
 
-def user_cache() -> Path:
-    """The folder for things that can be computed again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jsam"
-
-
 @dataclass(frozen=True)
 class BudgetCache:
     """A folder of small JSON files; `None` keeps nothing. Trouble with the disk is never an error here."""
@@ -36,7 +31,9 @@ class BudgetCache:
 
     @classmethod
     def default(cls) -> BudgetCache:
-        return cls(user_cache() / "budgets")
+        """In the user's folder for things that can be computed again."""
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return cls(caches / "jsam" / "budgets")
 
     def get(self, key: str | None) -> dict[str, Any] | None:
         if self.folder is None or key is None:

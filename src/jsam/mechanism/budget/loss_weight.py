@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,7 @@ def loss_weight_for_budget(
     >>> plan.expected_cost < plan.expected_cost_bound <= 5.0
     True
     """
-    problem = _Problem.of(mechanism, budget, prior, num_clients, probability, losses, draws, seed)
+    problem = _problem(mechanism, budget, prior, num_clients, probability, losses, draws, seed)
     cache = BudgetCache.default() if cache is None else cache
     known = _restored(cache.get(problem.key))
     if known is not None:
@@ -112,7 +112,7 @@ def loss_weight_fits_budget(
     One look at the bound on the expected cost settles it, or two beside it where the cost jumps over the budget. No
     payments are computed. With a `probability` there is no such shortcut, and the search is repeated.
     """
-    problem = _Problem.of(mechanism, budget, prior, num_clients, probability, None, draws, seed)
+    problem = _problem(mechanism, budget, prior, num_clients, probability, None, draws, seed)
     known = _restored((BudgetCache.default() if cache is None else cache).get(problem.key))
     if known is not None:
         return math.isclose(known.loss_weight, loss_weight, rel_tol=ALIKE)
@@ -150,50 +150,12 @@ class _Problem:
     draws: int
     payment_draws: int
     seed: int
-    key: str | None
 
-    @classmethod
-    def of(
-        cls,
-        mechanism: RangeMechanism,
-        budget: float,
-        prior: Prior | Sequence[Prior],
-        num_clients: int,
-        probability: float | None,
-        losses: FloatArray | None,
-        draws: int | None,
-        seed: int,
-    ) -> _Problem:
-        check_budget(budget, probability)
-        if draws is not None and draws < 2:
-            raise InputError(f"draws is {draws}; at least 2 are needed")
-        template = _template(prior, num_clients, losses)
-        rule = replace(mechanism, loss_weight=1.0).rule(len(mechanism.active(template)))
-        costs, payments = _default_draws(num_clients, rule, probability)
-        if draws is not None:
-            costs, payments = draws, min(draws, payments)
-        if probability is not None:
-            payments = max(payments, least_draws(probability, CONFIDENCE))
-        key = fingerprint(
-            mechanism,
-            template,
-            budget=budget,
-            probability=probability,
-            draws=costs,
-            payment_draws=payments,
-            seed=seed,
-        )
-        return cls(
-            mechanism=mechanism,
-            template=template,
-            rule=rule,
-            budget=float(budget),
-            probability=probability,
-            draws=costs,
-            payment_draws=payments,
-            seed=seed,
-            key=key,
-        )
+    @property
+    def key(self) -> str | None:
+        """What the answer is kept under."""
+        inputs = {name: getattr(self, name) for name in ("budget", "probability", "draws", "payment_draws", "seed")}
+        return fingerprint(self.mechanism, self.template, **inputs)
 
     def cost_sample(self, tables: Tables) -> CostSample:
         active = self.mechanism.active(self.template)
@@ -215,7 +177,7 @@ class _Problem:
         tell(1.0)
         within = int((totals.most <= self.budget).sum())
         return BudgetPlan(
-            budget=self.budget,
+            budget=float(self.budget),
             probability=self.probability,
             loss_weight=eta,
             expected_cost=cost.mean,
@@ -231,22 +193,46 @@ class _Problem:
         )
 
 
+def _problem(
+    mechanism: RangeMechanism,
+    budget: float,
+    prior: Prior | Sequence[Prior],
+    num_clients: int,
+    probability: float | None,
+    losses: FloatArray | None,
+    draws: int | None,
+    seed: int,
+) -> _Problem:
+    check_budget(budget, probability)
+    if draws is not None and draws < 2:
+        raise InputError(f"draws is {draws}; at least 2 are needed")
+    template = _template(prior, num_clients, losses)
+    rule = replace(mechanism, loss_weight=1.0).rule(len(mechanism.active(template)))
+    costs, payments = _default_draws(num_clients, rule, probability)
+    if draws is not None:
+        costs, payments = draws, min(draws, payments)
+    if probability is not None:
+        payments = max(payments, least_draws(probability, CONFIDENCE))
+    return _Problem(
+        mechanism=mechanism,
+        template=template,
+        rule=rule,
+        budget=budget,
+        probability=probability,
+        draws=costs,
+        payment_draws=payments,
+        seed=seed,
+    )
+
+
 def _restored(stored: dict[str, Any] | None) -> BudgetPlan | None:
     """A plan from the cache; None if what is stored there is none."""
     try:
         plan = BudgetPlan(**(stored or {}))
     except TypeError:
         return None
-    numbers: tuple[object, ...] = (
-        plan.loss_weight,
-        plan.expected_cost,
-        plan.expected_cost_error,
-        plan.expected_cost_bound,
-        plan.confidence,
-        plan.probability_seen,
-        plan.probability_bound,
-        *plan.payment_quantiles.values(),
-    )
+    stated = [getattr(plan, field.name) for field in fields(plan) if field.type == "float"]
+    numbers: list[object] = [*stated, *plan.payment_quantiles.values()]
     sound = all(isinstance(number, float) and math.isfinite(number) for number in numbers)
     return plan if sound and plan.loss_weight > 0 and tuple(plan.payment_quantiles) == QUANTILES else None
 

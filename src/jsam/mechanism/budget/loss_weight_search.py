@@ -12,10 +12,10 @@ from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.budget.binomial import most_failures
 from jsam.mechanism.budget.drawn_markets import CONFIDENCE, CostSample
 from jsam.mechanism.budget.drawn_payments import DrawnPayments
-from jsam.mechanism.pricing.rising import LARGEST, crossing
 
 # Markets so close to the budget (relative) are paid for afresh at each η.
 NEAR = 2e-3
+LARGEST = 600.0  # e to this is still far from the largest double
 
 FractionDone = Callable[[float], None]
 
@@ -121,3 +121,51 @@ class _Tracked:
 def _largest(values: FloatArray, but: int) -> float:
     """The largest value that is left when the `but` largest are taken out."""
     return float(np.partition(values, len(values) - 1 - but)[len(values) - 1 - but])
+
+
+def crossing(
+    excess: Callable[[float], float],
+    *,
+    start: float,
+    step: float,
+    near: float,
+    never: Exception,
+    width: float = 1e-9,
+    progress: Callable[[float], None] | None = None,
+) -> float:
+    """Where a function that rises, but for small dips, crosses zero.
+
+    An x with `excess` at most 0 there and more than 0 just above: by at most `near`, or at most `width` away.
+
+    A bracket is found from `start` in growing steps, then narrowed by secants, with a halving now and then for the
+    steps that the function makes. If it never exceeds 0, `never` is raised.
+    """
+    low = high = start
+    below = above = excess(start)
+    reach = step
+    while below > 0:
+        high, above = low, below
+        low -= reach
+        reach *= 2
+        below = excess(low)
+    reach = step
+    while above <= 0:
+        low, below = high, above
+        if high > LARGEST:
+            raise never
+        high += reach
+        reach *= 2
+        above = excess(min(high, LARGEST + 1))
+    for number in range(200):
+        if below > -near or high - low < width:
+            break
+        if progress is not None:
+            progress(1 - 0.7 ** (number + 1))
+        secant = low + (high - low) * below / (below - above) if math.isfinite(below) else low
+        middle = (low + high) / 2 if number % 2 or not low < secant < high else secant
+        value = excess(middle)
+        if value <= 0:
+            low, below = middle, value
+        else:
+            high, above = middle, value
+    return low

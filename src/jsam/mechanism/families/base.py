@@ -19,7 +19,7 @@ from jsam.mechanism.pricing.virtual_cost import VirtualCost
 from jsam.mechanism.solver.allocation import Rule, allocate
 from jsam.mechanism.solver.payments import TOLERANCE, Progress, rents
 from jsam.mechanism.solver.profiles import Profiles
-from jsam.mechanism.solver.response import OwnReport
+from jsam.mechanism.solver.response import Block, OwnReport
 from jsam.mechanism.solver.rows import SortedRows
 from jsam.mechanism.weights import Weights, check_number
 
@@ -148,12 +148,10 @@ class RangeMechanism(Weights, ABC):
             )
 
     def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract:
-        active = self.active(market)
-        rule = self.rule(len(active))
-        v_all = self._prices(market)
+        active, v_all = self.active(market), market.counted(self.price)
+        own = self._own_report(market, active, v_all)
+        allocation = allocate(own.rule, own.base)
         v = v_all[active]
-        ordered = SortedRows.of(v, _tie_order(market, active))
-        allocation = allocate(rule, ordered)
         if math.isinf(v.max()) and not math.isfinite(allocation.objective):
             k = int(active[int(v.argmax())])
             raise ReportError(
@@ -166,7 +164,6 @@ class RangeMechanism(Weights, ABC):
         p[active], eps[active] = allocation.selection_probs, allocation.epsilons
         paid = error = None
         if payments:
-            own = OwnReport(rule=rule, base=ordered)
             paid, error = self._pay(market, active, own, eps, allocation.objective, progress)
         return Contract(
             mechanism=self.name,
@@ -183,11 +180,9 @@ class RangeMechanism(Weights, ABC):
             payment_error_bound=error,
         )
 
-    def _prices(self, market: Market) -> FloatArray:
-        v = np.empty(market.num_clients)
-        for cost, members in market.cost_groups:
-            v[members] = self.price(cost)(market.sensitivities[members])
-        return v
+    def _own_report(self, market: Market, active: IntArray, v: FloatArray) -> OwnReport:
+        rule = self.rule(len(active))
+        return OwnReport(rule=rule, base=SortedRows.of(v[active], _tie_order(market, active)))
 
     def _pay(
         self,
@@ -209,18 +204,11 @@ class RangeMechanism(Weights, ABC):
             kept = kept[np.argsort(rank_of[kept])]
             if len(kept) == 0:
                 continue
-            earned = rents(
-                own,
-                rank_of[kept],
-                c[kept],
-                eps[kept],
-                self.price(cost),
-                objective,
-                tolerance=self.tolerance,
-                progress=progress,
+            earned, bounds = rents(
+                own, rank_of[kept], c[kept], eps[kept], self.price(cost), objective, self.tolerance, progress
             )
-            paid[kept] += earned.rents
-            error = max(error, float(earned.error_bounds.max()))
+            paid[kept] += earned
+            error = max(error, float(bounds.max()))
         return paid, error
 
     def respond(self, market: Market, client: int, reports: FloatArray, *, payments: bool = True) -> Responses:
@@ -229,20 +217,18 @@ class RangeMechanism(Weights, ABC):
         active = self.active(market)
         if client not in active:
             return Responses(epsilons=np.zeros(len(z)), payments=np.zeros(len(z)))
-        ordered = SortedRows.of(self._prices(market)[active], _tie_order(market, active))
-        own = OwnReport(rule=self.rule(len(active)), base=ordered)
-        rank = int(np.flatnonzero(active[ordered.order[0]] == client)[0])
+        own = self._own_report(market, active, market.counted(self.price))
+        rank = int(np.flatnonzero(active[own.base.order[0]] == client)[0])
         cost = self.price(market.cost_of(client))
         ranks = np.full(len(z), rank)
-        at = own.curve(own.everything(ranks), ranks, cost(z))
+        at = own.curve(Block(ranks=ranks, which=np.arange(len(own.rule.profiles))), ranks, cost(z))
         if not payments:
             return Responses(epsilons=at.epsilon, payments=np.full(len(z), math.nan))
         kept = at.epsilon > 0
         paid = z * at.epsilon
         if kept.any() and not self.knows_sensitivities:
-            paid[kept] += rents(
-                own, ranks[kept], z[kept], at.epsilon[kept], cost, at.objective[kept], tolerance=self.tolerance
-            ).rents
+            earned, _ = rents(own, ranks[kept], z[kept], at.epsilon[kept], cost, at.objective[kept], self.tolerance)
+            paid[kept] += earned
         return Responses(epsilons=at.epsilon, payments=paid)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
+from jsam.mechanism._arrays import BoolArray, Columns, FloatArray, IntArray
 from jsam.mechanism.pricing.pieces import Pieces
 from jsam.mechanism.priors import Prior
 
@@ -32,8 +32,8 @@ Formula = Callable[[FloatArray], FloatArray]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Looks:
-    """Reports with v there, and the probability up to each and beyond each."""
+class _Looks(Columns):
+    """Reports in rising order with v there, and the probability up to each and beyond each."""
 
     z: FloatArray
     v: FloatArray
@@ -46,17 +46,6 @@ class _Looks:
             below = np.exp(np.asarray(prior.logcdf(z), dtype=np.float64))
             beyond = _beyond(prior, z, below)
         return cls(z=z, v=formula(z), below=below, beyond=beyond)
-
-    def some(self, which: Any) -> _Looks:
-        return _Looks(z=self.z[which], v=self.v[which], below=self.below[which], beyond=self.beyond[which])
-
-    def joined(self, other: _Looks) -> _Looks:
-        z, at = np.unique(np.concatenate([self.z, other.z]), return_index=True)
-        v, below, beyond = (
-            np.concatenate([mine, new])[at]
-            for mine, new in ((self.v, other.v), (self.below, other.below), (self.beyond, other.beyond))
-        )
-        return _Looks(z=z, v=v, below=below, beyond=beyond)
 
     @property
     def near_side(self) -> FloatArray:
@@ -159,6 +148,7 @@ def _refined(prior: Prior, formula: Formula, looks: _Looks) -> _Looks:
         if len(worst) == 0:
             break
         looks = looks.joined(new.some(worst))
+        looks = looks.some(np.unique(looks.z, return_index=True)[1])
     return looks
 
 

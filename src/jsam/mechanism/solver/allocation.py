@@ -8,9 +8,9 @@ import numpy as np
 
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.contract import RunnerUp
-from jsam.mechanism.solver.closed_form import Ranked, Values, evaluate
+from jsam.mechanism.solver.closed_form import Values, evaluate
 from jsam.mechanism.solver.profiles import Profiles
-from jsam.mechanism.solver.rows import SortedRows
+from jsam.mechanism.solver.rows import Ranked, SortedRows
 from jsam.mechanism.weights import Weights
 
 # Rows × profiles evaluated at once: large enough to be quick, small enough for the cache and for memory.
@@ -30,14 +30,10 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimum:
-    """The best profile of each row, and what it costs."""
+class Optimum(Values):
+    """The best profile of each row and its values, each array with one entry for each row."""
 
-    objective: FloatArray
-    cost: FloatArray
-    scale: FloatArray
     profile: IntArray
-    capped: IntArray | None = None  # how many clients are at the cap on ε, if there is one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +51,8 @@ def minimise(rule: Rule, ranked: Ranked, rows: int, which: IntArray | None = Non
     which = np.arange(len(rule.profiles)) if which is None else which
     values = _values(rule, ranked, rows, which)
     best = values.objective.argmin(axis=1)
-    at = np.arange(rows)
-    return Optimum(
-        objective=values.objective[at, best],
-        cost=values.cost[at, best],
-        scale=values.scale[at, best],
-        profile=which[best],
-        capped=None if values.capped is None else values.capped[at, best],
-    )
+    at = np.arange(rows), best
+    return Optimum(profile=which[best], **{name: array[at] for name, array in values.arrays.items()})
 
 
 def _values(rule: Rule, ranked: Ranked, rows: int, which: IntArray, *, every: bool = False) -> Values:
@@ -74,35 +64,34 @@ def _values(rule: Rule, ranked: Ranked, rows: int, which: IntArray, *, every: bo
     if E is None and (every or rule.profiles.floors is None):
         return evaluate(rule.profiles, which, ranked, free)
     lower = _lower_bounds(rule, ranked, rows, which)
-    objective, cost, scale = np.full(lower.shape, np.inf), np.zeros(lower.shape), np.zeros(lower.shape)
-    capped: IntArray = np.zeros(lower.shape, dtype=np.int64)
+    found = Values(
+        objective=np.full(lower.shape, np.inf),
+        cost=np.zeros(lower.shape),
+        scale=np.zeros(lower.shape),
+        capped=None if E is None else np.zeros(lower.shape, dtype=np.int64),
+    )
 
     def fill(row: IntArray, column: IntArray) -> None:
         for start in range(0, len(row), CHUNK):
             i, j = row[start : start + CHUNK], column[start : start + CHUNK]
             some, profile = ranked.take(i), which[j][:, None]
             values = evaluate(rule.profiles, profile, some, free)
-            objective[i, j], cost[i, j], scale[i, j] = (
-                values.objective[:, 0], values.cost[:, 0], values.scale[:, 0]
-            )  # fmt: skip
+            found.put(i, j, values)
             if E is None:
                 continue
             # p²/v falls with rank, so nobody is at the cap if the cheapest is not; then all stays, to the last digit.
             p, v = rule.profiles.levels[profile, 0], some.cost_at(np.zeros((1, 1), dtype=np.int64))
             binds = (budgets(p, v, values.scale, None) > E)[:, 0]
             i, j = i[binds], j[binds]
-            values = evaluate(rule.profiles, which[j][:, None], some.take(np.flatnonzero(binds)), rule.weights)
-            assert values.capped is not None
-            objective[i, j], cost[i, j], scale[i, j], capped[i, j] = (
-                values.objective[:, 0], values.cost[:, 0], values.scale[:, 0], values.capped[:, 0]
-            )  # fmt: skip
+            values = evaluate(rule.profiles, profile[binds], some.take(np.flatnonzero(binds)), rule.weights)
+            found.put(i, j, values)
 
     first = np.argpartition(lower, min(FIRST_TRIES, len(which)) - 1, axis=1)[:, :FIRST_TRIES]
     fill(np.repeat(np.arange(rows), first.shape[1]), first.ravel())
     tried = np.zeros(lower.shape, dtype=bool)
     tried[np.arange(rows)[:, None], first] = True
-    fill(*np.nonzero((lower <= objective.min(axis=1, keepdims=True)) & ~tried))
-    return Values(objective=objective, cost=cost, scale=scale, capped=None if E is None else capped)
+    fill(*np.nonzero((lower <= found.objective.min(axis=1, keepdims=True)) & ~tried))
+    return found
 
 
 def _lower_bounds(rule: Rule, ranked: Ranked, rows: int, which: IntArray) -> FloatArray:

@@ -8,12 +8,12 @@ clients whose ε is capped. Put a = e² η/√κ and solve r³ − r = a for r �
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.solver.profiles import Profiles
+from jsam.mechanism.solver.rows import Ranked
 from jsam.mechanism.weights import Weights
 
 # Beyond this `a` (a κ next to nothing) the cost is nothing beside the bias, as for κ = 0, and r³ would overflow.
@@ -51,26 +51,6 @@ def best_cost(
     return np.where(nobody, nothing, value), np.where(nobody, 0.0, B)
 
 
-class Ranked(Protocol):
-    """Rows of clients sorted by virtual cost, seen through prefix sums. Index arrays have shape (rows or 1, m)."""
-
-    def weight_sum(self, count: IntArray) -> FloatArray:
-        """Σ v^(2/3) over the `count` cheapest clients of each row."""
-        ...
-
-    def cost_sum(self, count: IntArray) -> FloatArray:
-        """Σ v over the `count` cheapest clients of each row."""
-        ...
-
-    def cost_at(self, rank: IntArray) -> FloatArray:
-        """v of the client at `rank`, counted from 0."""
-        ...
-
-    def take(self, rows: IntArray) -> Ranked:
-        """Some of the rows, in the given order."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Values:
     """Profiles evaluated on rows, each array of shape (rows, profiles)."""
@@ -79,6 +59,16 @@ class Values:
     cost: FloatArray  # Σ v ε
     scale: FloatArray  # ε = min(scale · p^(2/3) v^(−1/3), cap)
     capped: IntArray | None = None  # how many of the cheapest are at the cap on ε, if there is one
+
+    @property
+    def arrays(self) -> dict[str, FloatArray | IntArray]:
+        """The arrays that there are, by name."""
+        return {name: array for name, array in vars(self).items() if array is not None}
+
+    def put(self, row: IntArray, column: IntArray, single: Values) -> None:
+        """Write down the values of one profile a row at these places."""
+        for name, array in single.arrays.items():
+            getattr(self, name)[row, column] = array[:, 0]
 
 
 def evaluate(profiles: Profiles, which: IntArray, ranked: Ranked, weights: Weights) -> Values:

@@ -19,7 +19,7 @@ from jsam.mechanism.pricing.pieces import Pieces
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
 from jsam.mechanism.solver.piecewise_rents import integrate
 from jsam.mechanism.solver.quadrature import ROUNDING, Cells, Stretch
-from jsam.mechanism.solver.response import Block, OwnReport
+from jsam.mechanism.solver.response import Block, Curves, OwnReport
 
 LEAF = 64  # clients that share a mesh
 AFFINE_LEAF = 256  # without a mesh larger blocks are quicker
@@ -31,14 +31,6 @@ LOST_DIGITS = 1e-9  # of a payment: a larger rounding error asks for another way
 Progress = Callable[[int], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rents:
-    """What each client earns above its cost, ∫ ε dz, with a bound on the error."""
-
-    rents: FloatArray
-    error_bounds: FloatArray
-
-
 def rents(
     own: OwnReport,
     ranks: IntArray,
@@ -46,36 +38,28 @@ def rents(
     epsilons: FloatArray,
     cost: VirtualCost,
     objective: float | FloatArray,
-    *,
     tolerance: float = TOLERANCE,
     progress: Progress | None = None,
-) -> Rents:
-    """∫ from each report to the top, for clients (rising `ranks`) that share a virtual cost and are selected.
+) -> tuple[FloatArray, FloatArray]:
+    """What each client earns above its cost, with a bound on the error: ∫ ε dz from its report to the top.
 
-    `epsilons` and `objective` are their ε and the minimal objective at these reports.
+    The clients (rising `ranks`) share a virtual cost and are selected; `epsilons` and `objective` are their ε and the
+    minimal objective at these reports.
     """
-    values, bounds = np.zeros(len(ranks)), np.zeros(len(ranks))
     if cost.affine is None:
-        _by_quadrature(own, ranks, reports, cost, tolerance, progress, values, bounds)
-        return Rents(rents=values, error_bounds=bounds)
+        return _by_quadrature(own, ranks, reports, cost, tolerance, progress)
+    values, bounds = np.zeros(len(ranks)), np.zeros(len(ranks))
     objective = np.broadcast_to(np.asarray(objective, dtype=np.float64), values.shape)
     top = np.full(len(ranks), cost.at_top)
-    done = 0
-    for block in own.blocks(ranks, top, top, AFFINE_LEAF):
-        part = slice(done, done + len(block.ranks))
-        done += len(block.ranks)
+    for part, block in own.blocks(ranks, top, top, AFFINE_LEAF, progress):
         at_top = own.curve(block, block.ranks, top[part]).objective
         values[part] = np.maximum(at_top - objective[part], 0.0) / cost.affine[1]
         bounds[part] = ROUNDING * at_top / cost.affine[1]
-        if progress is not None:
-            progress(len(block.ranks))
     # Where the loss is most of the objective (a low cap on ε), the difference of two optima has lost its digits.
     lost = np.flatnonzero(bounds > LOST_DIGITS * (reports * epsilons + values))
     if len(lost):
-        finer, closer = np.zeros(len(lost)), np.zeros(len(lost))
-        _by_quadrature(own, ranks[lost], reports[lost], cost, tolerance, None, finer, closer)
-        values[lost], bounds[lost] = finer, closer
-    return Rents(rents=values, error_bounds=bounds)
+        values[lost], bounds[lost] = _by_quadrature(own, ranks[lost], reports[lost], cost, tolerance)
+    return values, bounds
 
 
 def _by_quadrature(
@@ -84,18 +68,12 @@ def _by_quadrature(
     reports: FloatArray,
     cost: VirtualCost,
     tolerance: float,
-    progress: Progress | None,
-    values: FloatArray,
-    bounds: FloatArray,
-) -> None:
-    start = cost(reports)
-    done = 0
-    for block in own.blocks(ranks, start, np.full(len(ranks), cost.at_top), LEAF):
-        part = slice(done, done + len(block.ranks))
-        done += len(block.ranks)
+    progress: Progress | None = None,
+) -> tuple[FloatArray, FloatArray]:
+    values, bounds, start = np.zeros(len(ranks)), np.zeros(len(ranks)), cost(reports)
+    for part, block in own.blocks(ranks, start, np.full(len(ranks), cost.at_top), LEAF, progress):
         values[part], bounds[part] = _integrate(own, block, reports[part], start[part], cost, tolerance)
-        if progress is not None:
-            progress(len(block.ranks))
+    return values, bounds
 
 
 def _integrate(
@@ -103,7 +81,7 @@ def _integrate(
 ) -> tuple[FloatArray, FloatArray]:
     ranks = block.ranks
     dropped = _exclusion(own, block, start, cost, tolerance)
-    end, end_value, first_eps, end_eps = dropped.v, dropped.objective, dropped.first_epsilon, dropped.epsilon
+    end, end_value, end_eps, first_eps = dropped.v, dropped.objective, dropped.epsilon, dropped.first.epsilon
     never = bool(np.isinf(end_value).any())
     far = np.full(len(ranks), cost.far_report())
     if never:
@@ -121,7 +99,7 @@ def _integrate(
         high=stop,
         v_low=start,
         v_high=end,
-        G_low=dropped.first_objective,
+        G_low=dropped.first.objective,
         G_high=end_value,
         eps_low=first_eps,
         eps_high=end_eps,
@@ -147,7 +125,8 @@ def _integrate(
     if never:
         # The integral goes on to the end, so it does not depend on where anybody is dropped.
         rounding = np.where(rounding > tolerance * reports * first_eps, 0.0, rounding)
-    cells = Cells.over(own, block, cost, span, np.linspace(0, 1, FIRST_CELLS + 1))
+    edges = np.linspace(0, 1, FIRST_CELLS + 1)
+    cells = Cells.over(own, block, cost, span, edges[:-1], np.diff(edges))
     while True:
         value, bound = cells.value.sum(axis=1), cells.bound.sum(axis=1) + rounding
         goal = tolerance * (reports * first_eps + value) + rounding
@@ -170,18 +149,18 @@ def _integrate(
         cells = cells.halved(own, block, cost, span, too_wide)
     if never and math.isinf(cost.top):
         allowed = tolerance * (reports * first_eps + value)
-        return _with_tail(cells.last_reports, cells.last_epsilons, value, bound, allowed=allowed)
+        outmost = cells.some(int(cells.lefts.argmax()))
+        return _with_tail(outmost.end_reports, outmost.end_epsilons, value, bound, allowed=allowed)
     return value, bound
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Exclusion:
-    """Where clients are dropped: v and G there, ε at their reports, and the last ε that they are paid for."""
+    """Where clients are dropped: v and G there, the last ε that they are paid for, and how all began."""
 
+    first: Curves  # at their reports
     v: FloatArray
     objective: FloatArray
-    first_objective: FloatArray
-    first_epsilon: FloatArray
     epsilon: FloatArray
     kept: BoolArray  # at v itself: it is the top, or a flat on which the tie order favours the client
     certain: BoolArray  # another client takes its rank there: v is exact, whatever the rounding of G
@@ -196,9 +175,8 @@ def _exclusion(own: OwnReport, block: Block, start: FloatArray, cost: VirtualCos
     at_top = own.curve(block, ranks, np.full(len(ranks), top))
     final = at_top.objective
     kept: BoolArray = np.isfinite(final) & (at_top.epsilon > 0)
-    at_start = own.curve(block, ranks, start)
-    first = at_start.epsilon
-    v, eps = np.where(kept, top, start), np.where(kept, at_top.epsilon, first)
+    first = own.curve(block, ranks, start)
+    v, eps = np.where(kept, top, start), np.where(kept, at_top.epsilon, first.epsilon)
     sought: BoolArray = np.isfinite(final) & ~kept
     moving = sought.copy()
     for _ in range(100):
@@ -235,15 +213,7 @@ def _exclusion(own: OwnReport, block: Block, start: FloatArray, cost: VirtualCos
         tied = np.isin(last, levels)
         kept[hidden], certain[hidden] = tied, at.profile == after.profile
         v[hidden], eps[hidden] = np.where(tied, last, np.nextafter(last, np.inf)), at.epsilon
-    return _Exclusion(
-        v=v,
-        objective=final,
-        first_objective=at_start.objective,
-        first_epsilon=first,
-        epsilon=eps,
-        kept=kept,
-        certain=certain,
-    )
+    return _Exclusion(first=first, v=v, objective=final, epsilon=eps, kept=kept, certain=certain)
 
 
 def _stop_rounding(pieces: Pieces, span: Stretch) -> FloatArray:

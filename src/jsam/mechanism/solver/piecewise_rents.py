@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
+from jsam.mechanism._arrays import BoolArray, Columns, FloatArray, IntArray
 from jsam.mechanism.pricing.pieces import Pieces
 from jsam.mechanism.solver.quadrature import COARSE, FINE, NODES, ROUNDING, Stretch
 from jsam.mechanism.solver.response import Block, OwnReport
@@ -22,7 +22,7 @@ HALVINGS = 30  # of single pieces, where rounding leaves no other way
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Cells:
+class _Cells(Columns):
     """Runs of pieces from `first` up to `stop`, with G and ε at both ends for each client (clients × cells)."""
 
     first: IntArray
@@ -32,13 +32,15 @@ class _Cells:
     eps_start: FloatArray
     eps_end: FloatArray
 
-    def joined(self, other: _Cells) -> _Cells:
-        order = np.argsort(np.concatenate([self.first, other.first]))
-        both = {name: np.concatenate([mine, vars(other)[name]], axis=-1) for name, mine in vars(self).items()}
-        return _Cells(**{name: values[..., order] for name, values in both.items()})
 
-    def some(self, which: BoolArray) -> _Cells:
-        return _Cells(**{name: values[..., which] for name, values in vars(self).items()})
+@dataclass(frozen=True, kw_only=True)
+class _Rents:
+    """Whose rents are looked for: of a block of clients, from report to exclusion, over these pieces of v."""
+
+    own: OwnReport
+    block: Block
+    pieces: Pieces
+    span: Stretch
 
 
 def integrate(
@@ -53,10 +55,11 @@ def integrate(
 ) -> tuple[FloatArray, FloatArray]:
     """∫ ε dz for each client of a block and a bound on the error, at most `goal` + `tolerance` of the value if it can
     be had."""
+    rents = _Rents(own=own, block=block, pieces=pieces, span=span)
     begin = int(pieces.at(span.low).min())
     end = int(pieces.at(np.nextafter(span.high, -np.inf)).max()) + 1
     marks = np.unique(np.linspace(begin, max(end, begin + 1), FIRST_CELLS + 1).astype(np.int64))
-    cells = _evaluated(own, block, pieces, span, marks[:-1], marks[1:])
+    cells = _evaluated(rents, marks[:-1], marks[1:])
     while True:
         value, bound = _bracketed(pieces, span, cells)
         total, error = value.sum(axis=1), bound.sum(axis=1)
@@ -68,14 +71,15 @@ def integrate(
             break
         old = cells.some(cut)
         middle = (old.first + old.stop) // 2
-        left = _evaluated(own, block, pieces, span, old.first, middle, start=old)
-        right = _evaluated(own, block, pieces, span, middle, old.stop, end=old)
+        left = _evaluated(rents, old.first, middle, start=old)
+        right = _evaluated(rents, middle, old.stop, end=old)
         cells = cells.some(~cut).joined(left).joined(right)
+        cells = cells.some(np.argsort(cells.first))
     if not wanting.any():
         return total, error
     # Single pieces that will not do: where the loss is most of the objective, ΔG has lost its digits.
     bad = (bound > allowed[:, None] / (2 * len(cells.first))) & wanting[:, None]
-    value, bound = _by_nodes(own, block, pieces, span, cells, bad, value, bound)
+    value, bound = _by_nodes(rents, cells, bad, value, bound)
     total, error = value.sum(axis=1), bound.sum(axis=1)
     allowed = goal + tolerance * total
     wanting = error > allowed
@@ -90,16 +94,10 @@ def integrate(
 
 
 def _by_nodes(
-    own: OwnReport,
-    block: Block,
-    pieces: Pieces,
-    span: Stretch,
-    cells: _Cells,
-    bad: BoolArray,
-    value: FloatArray,
-    bound: FloatArray,
+    rents: _Rents, cells: _Cells, bad: BoolArray, value: FloatArray, bound: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Single pieces by nested rules, where one profile is best at all of their nodes: ε is smooth there."""
+    pieces, span, ranks = rents.pieces, rents.span, rents.block.ranks
     row, column = np.nonzero(bad & (cells.stop - cells.first == 1))
     if len(row) == 0:
         return value, bound
@@ -111,7 +109,7 @@ def _by_nodes(
     )
     v = v_a[:, None] + (v_b - v_a)[:, None] * NODES
     v[:, -1] = np.nextafter(v_b, v_a)  # the end itself may belong to the next profile
-    nodes = own.curve(block, np.repeat(block.ranks[row], len(NODES)), v.ravel())
+    nodes = rents.own.curve(rents.block, np.repeat(ranks[row], len(NODES)), v.ravel())
     eps, phase = nodes.epsilon.reshape(v.shape), nodes.phase.reshape(v.shape)
     fine, coarse = (z_b - z_a) * (eps @ FINE), (z_b - z_a) * (eps @ COARSE)
     better = (phase[:, 1:] == phase[:, :-1]).all(axis=1) & (np.abs(fine - coarse) < bound[row, column])
@@ -123,17 +121,10 @@ def _by_nodes(
 
 
 def _evaluated(
-    own: OwnReport,
-    block: Block,
-    pieces: Pieces,
-    span: Stretch,
-    first: IntArray,
-    stop: IntArray,
-    *,
-    start: _Cells | None = None,
-    end: _Cells | None = None,
+    rents: _Rents, first: IntArray, stop: IntArray, *, start: _Cells | None = None, end: _Cells | None = None
 ) -> _Cells:
     """Cells with G and ε at their ends; `start` or `end` are cells that know them there already."""
+    pieces, span, ranks = rents.pieces, rents.span, rents.block.ranks
     inside = (pieces.edges[stop] > span.low[:, None]) & (pieces.edges[first] < span.high[:, None])
 
     def at(v: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -143,7 +134,7 @@ def _evaluated(
         eps = np.where(late, span.eps_high[:, None], span.eps_low[:, None])
         row, column = np.nonzero(inside & ~early & ~late)
         if len(row):
-            ends = own.curve(block, block.ranks[row], v[row, column])
+            ends = rents.own.curve(rents.block, ranks[row], v[row, column])
             G[row, column], eps[row, column] = ends.objective, ends.epsilon
         return G, eps
 

@@ -79,12 +79,7 @@ class Profiles:
 
     def probabilities(self, profile: int) -> FloatArray:
         """All ranks of one profile."""
-        p = np.zeros(self.num_clients)
-        start = 0
-        for level, end in zip(self.levels[profile], self.ends[profile], strict=True):
-            p[start:end] = level
-            start = max(start, int(end))
-        return p
+        return self.probs_at(np.array(profile), np.arange(self.num_clients))
 
     def joined(self, other: Profiles) -> Profiles:
         """Both sets together: the union of two ranges is a range."""
@@ -95,16 +90,15 @@ class Profiles:
             return np.pad(p.levels, ((0, 0), (0, extra))), np.pad(p.ends, ((0, 0), (0, extra)), mode="edge")
 
         assert self.floors is None or other.floors is None
-        floors = other.floors if self.floors is None else self.floors
-        none = [np.full(len(p), -1) if p.floor_of is None else p.floor_of for p in (self, other)]
-        (la, ea), (lb, eb) = padded(self), padded(other)
+        levels, ends = zip(padded(self), padded(other), strict=True)
+        floor_of = [np.full(len(p), -1) if p.floor_of is None else p.floor_of for p in (self, other)]
         return Profiles(
             num_clients=self.num_clients,
-            levels=np.concatenate([la, lb]),
-            ends=np.concatenate([ea, eb]),
+            levels=np.concatenate(levels),
+            ends=np.concatenate(ends),
             bias=np.concatenate([self.bias, other.bias]),
-            floors=floors,
-            floor_of=None if floors is None else np.concatenate(none),
+            floors=self.floors or other.floors,
+            floor_of=np.concatenate(floor_of),
         )
 
 

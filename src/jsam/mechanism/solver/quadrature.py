@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jsam.mechanism._arrays import BoolArray, FloatArray
+from jsam.mechanism._arrays import BoolArray, Columns, FloatArray
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
 from jsam.mechanism.solver.response import Block, OwnReport
 
@@ -38,7 +38,7 @@ COARSE[::2] = _clenshaw_curtis(PANELS // 2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
+class Stretch(Columns):
     """From each client's report to the last one it is paid for, with v, G and ε there (limits from inside)."""
 
     low: FloatArray
@@ -49,9 +49,6 @@ class Stretch:
     G_high: FloatArray
     eps_low: FloatArray
     eps_high: FloatArray
-
-    def some(self, which: BoolArray) -> Stretch:
-        return Stretch(**{name: values[which] for name, values in vars(self).items()})
 
     def reports(self, t: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Reports at the fractions t of the way, and dz/dt there; on the logarithm where the way is long."""
@@ -64,44 +61,31 @@ class Stretch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cells:
-    """Cells [edges, edges + widths] in t, with each client's integral and error bound on them."""
+class Cells(Columns):
+    """Cells [lefts, lefts + widths] in t, with each client's integral and error bound on them."""
 
     lefts: FloatArray
     widths: FloatArray
     value: FloatArray  # clients × cells
     bound: FloatArray
-    last_reports: FloatArray  # the two nodes furthest out
-    last_epsilons: FloatArray
+    end_reports: FloatArray  # clients × 2 × cells: the last two nodes of each
+    end_epsilons: FloatArray
 
     @property
     def count(self) -> int:
         return len(self.lefts)
 
-    @classmethod
-    def over(cls, own: OwnReport, block: Block, cost: VirtualCost, span: Stretch, edges: FloatArray) -> Cells:
-        """Evaluate the cells between consecutive edges."""
-        return cls._evaluate(own, block, cost, span, edges[:-1], np.diff(edges))
-
     def halved(self, own: OwnReport, block: Block, cost: VirtualCost, span: Stretch, which: BoolArray) -> Cells:
         """The same with some cells cut in two."""
         half = self.widths[which] / 2
         lefts = np.concatenate([self.lefts[which], self.lefts[which] + half])
-        new = Cells._evaluate(own, block, cost, span, lefts, np.concatenate([half, half]))
-        last = new if lefts.max(initial=-1) > self.lefts[~which].max(initial=-1) else self
-        return Cells(
-            lefts=np.concatenate([self.lefts[~which], new.lefts]),
-            widths=np.concatenate([self.widths[~which], new.widths]),
-            value=np.concatenate([self.value[:, ~which], new.value], axis=1),
-            bound=np.concatenate([self.bound[:, ~which], new.bound], axis=1),
-            last_reports=last.last_reports,
-            last_epsilons=last.last_epsilons,
-        )
+        return self.some(~which).joined(Cells.over(own, block, cost, span, lefts, np.concatenate([half, half])))
 
     @classmethod
-    def _evaluate(
+    def over(
         cls, own: OwnReport, block: Block, cost: VirtualCost, span: Stretch, lefts: FloatArray, widths: FloatArray
     ) -> Cells:
+        """Evaluate the cells."""
         t = (lefts[:, None] + widths[:, None] * NODES).ravel()
         z, speed = span.reports(t)
         v = np.clip(cost(z), span.v_low[:, None], span.v_high[:, None])
@@ -122,14 +106,13 @@ class Cells:
         fine, coarse = rate @ FINE, rate @ COARSE
         value = np.where(smooth, np.clip(fine, by_envelope - bound, by_envelope + bound), by_envelope)
         bound = np.where(smooth, np.minimum(np.abs(fine - coarse), bound), bound)
-        outmost = int(lefts.argmax())
         return cls(
             lefts=lefts,
             widths=widths,
             value=value,
             bound=bound,
-            last_reports=z[:, outmost, -2:],
-            last_epsilons=eps[:, outmost, -2:],
+            end_reports=np.moveaxis(z[..., -2:], 1, 2),
+            end_epsilons=np.moveaxis(eps[..., -2:], 1, 2),
         )
 
 

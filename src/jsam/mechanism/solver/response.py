@@ -5,7 +5,7 @@ Which profiles can win at all is narrowed down for whole blocks of clients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,18 +86,29 @@ class OwnReport:
             low, high = np.where(sells, middle, low), np.where(sells, high, middle)
         return low.view(np.float64)
 
-    def everything(self, ranks: IntArray) -> Block:
-        """A block without any narrowing."""
-        return Block(ranks=ranks, which=np.arange(len(self.rule.profiles)))
-
-    def blocks(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int) -> Iterator[Block]:
+    def blocks(
+        self,
+        ranks: IntArray,
+        low: FloatArray,
+        high: FloatArray,
+        leaf: int,
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[tuple[slice, Block]]:
         """Split clients into blocks of at most `leaf`, each with what can win while its v runs from low to high.
+
+        Beside each block comes its place among the ranks; `progress` hears how many clients are done with it.
 
         A row's sorted costs rise with the moved client's v and fall with the cost of the client that was taken out.
         So the block's extremes bound every profile on all of it, and a profile whose best is worse than another's
         worst cannot win.
         """
-        yield from self._split(ranks, low, high, leaf, np.arange(len(self.rule.profiles)))
+        done = 0
+        for block in self._split(ranks, low, high, leaf, np.arange(len(self.rule.profiles))):
+            size = len(block.ranks)
+            yield slice(done, done + size), block
+            done += size
+            if progress is not None:
+                progress(size)
 
     def _split(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int, which: IntArray) -> Iterator[Block]:
         if len(which) > 1:

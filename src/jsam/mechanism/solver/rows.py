@@ -17,7 +17,7 @@ from jsam.mechanism.solver.profiles import two_thirds
 
 
 class SortedRows:
-    """Rows of virtual costs, each in rising order (`closed_form.Ranked`)."""
+    """Rows of virtual costs, each in rising order. Index arrays have shape (rows or 1, m)."""
 
     def __init__(self, v: FloatArray, order: IntArray | None = None, tie_order: IntArray | None = None) -> None:
         """Rows that are sorted already; `order` (rank -> client) and `tie_order` are for those whose clients move."""
@@ -68,7 +68,7 @@ class SortedRows:
         return np.asarray(level * len(v) + self.ties[0])
 
     def take(self, rows: IntArray) -> SortedRows:
-        """Some of the rows, for sums and costs."""
+        """Some of the rows, in the given order, for sums and costs."""
         if self._rows is None:
             return self
         taken = copy.copy(self)
@@ -76,12 +76,15 @@ class SortedRows:
         return taken
 
     def weight_sum(self, count: IntArray) -> FloatArray:
+        """Σ v^(2/3) over the `count` cheapest clients of each row."""
         return self._read(self._weights, count)
 
     def cost_sum(self, count: IntArray) -> FloatArray:
+        """Σ v over the `count` cheapest clients of each row."""
         return self._read(self._costs, count)
 
     def cost_at(self, rank: IntArray) -> FloatArray:
+        """v of the client at `rank`, counted from 0."""
         return self._read(self.v, rank)
 
     def _read(self, table: FloatArray, index: IntArray) -> FloatArray:
@@ -106,7 +109,7 @@ class SortedRows:
 
 
 class MovedRows:
-    """Rows of `base` in each of which one client has moved to another virtual cost (`closed_form.Ranked`)."""
+    """Rows of `base` in each of which one client has moved to another virtual cost, read like `SortedRows`."""
 
     def __init__(self, base: SortedRows, row: IntArray, rank: IntArray, v: FloatArray) -> None:
         self.place = base.place(row, rank, v)
@@ -145,6 +148,9 @@ class MovedRows:
         total -= np.where(passed & np.isfinite(own), own, 0.0)
         total += np.where(inside, moved, 0.0)
         return total
+
+
+Ranked = SortedRows | MovedRows
 
 
 def _prefix_sums(rows: FloatArray) -> FloatArray:

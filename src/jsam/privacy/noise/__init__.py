@@ -32,12 +32,14 @@ def noise_rule(noise: str, c2: float | None = None) -> NoiseRule:
     rules = _rules()
     if noise not in rules:
         raise InputError(f"noise is {noise!r}; it must be one of: {', '.join(rules)}")
-    taken = {name: {field.name for field in fields(rule)} for name, rule in rules.items()}  # type: ignore[arg-type]
-    if c2 is None and "c2" in taken[noise]:
-        raise InputError(f"noise is {noise!r} without c2; the paper gives no value, so one must be chosen (above 0)")
-    if c2 is None:
-        return rules[noise]()
-    if "c2" not in taken[noise]:
-        others = " or ".join(repr(name) for name in rules if "c2" in taken[name])
+    with_c2 = [name for name, rule in rules.items() if "c2" in {f.name for f in fields(rule)}]  # type: ignore[arg-type]
+    if noise in with_c2:
+        if c2 is None:
+            raise InputError(
+                f"noise is {noise!r} without c2; the paper gives no value, so one must be chosen (above 0)"
+            )
+        return rules[noise](c2=c2)  # type: ignore[call-arg]  # a field, as was just seen
+    if c2 is not None:
+        others = " or ".join(map(repr, with_c2))
         raise InputError(f"c2 is {c2:g} with noise {noise!r}; only noise {others} takes it")
-    return rules[noise](c2=c2)  # type: ignore[call-arg]  # a field, as was just seen
+    return rules[noise]()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, overload
+from typing import ClassVar
 
 import numpy as np
 
 from jsam.errors import InputError
 from jsam.privacy.accounting import GAUSSIAN, Accountant
 from jsam.privacy.adjacency import Adjacency
-from jsam.privacy.gaussian import FloatArray, checked, gdp_mu
+from jsam.privacy.gaussian import FloatArray, Numbers, as_given, checked, gdp_mu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +40,7 @@ class Lemma1:
         return np.asarray(self.c2 * np.sqrt(-np.log(delta) * participations) / epsilons, dtype=np.float64)
 
 
-@overload
-def needed_c2(epsilon: float, delta: float) -> float: ...
-@overload
-def needed_c2(epsilon: FloatArray, delta: float) -> FloatArray: ...
-def needed_c2(epsilon: float | FloatArray, delta: float) -> float | FloatArray:
+def needed_c2(epsilon: Numbers, delta: float) -> Numbers:
     """The c₂ at which Lemma 1's noise is exactly the needed one (add-remove): ε / (μ(ε, δ) √log(1/δ))."""
     eps = checked("epsilon", epsilon, low=0.0)
-    value = eps / (gdp_mu(eps, delta) * np.sqrt(-np.log(delta)))
-    return float(value) if eps.ndim == 0 else np.asarray(value, dtype=np.float64)
+    return as_given(epsilon, np.asarray(eps / (gdp_mu(eps, delta) * np.sqrt(-np.log(delta))), dtype=np.float64))
