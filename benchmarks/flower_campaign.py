@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.simulated_federation import SimulatedFederation
 from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.server.server_store import ServerStore
 from jsam.flower.launch.deploy import Shares
-from jsam.flower.launch.federation import LocalFederation
 from jsam.mechanism.contract_files import load_contract
 from jsam.training.environment import versions
 from jsam.training.recorded_run import train
@@ -42,7 +42,7 @@ def measure(folder: Path, *, clients: int, per_round: int, rounds: int, dataset:
         return store.outcome.exists()
 
     began = time.perf_counter()
-    with LocalFederation(folder, simulated=folder / "clients") as federation:
+    with SimulatedFederation(folder, folder / "clients") as federation:
         values = {**rules.as_dict(), "clients": clients, "store": str(store.path)}
         run_id = federation.submit(values)
         # Looked at often, or a round would seem to take as long as the looks are apart.

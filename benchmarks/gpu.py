@@ -32,8 +32,9 @@ from torch.nn import functional
 from benchmarks.rounds import CLIP_NORM, FULL, SHAPES, Case, per_client_func, per_client_opacus
 from benchmarks.versions import version_of
 from benchmarks.whole_runs import end_to_end, side_by_side, whole_run
-from jsam.training.clipping import ClientBatch, ClippingEngine, cross_entropy, reference_clipped_sum
+from jsam.training.clipping import ClippingEngine, cross_entropy
 from jsam.training.clipping.precision import PRECISIONS, Precision, arithmetic
+from tests.oracles.clipping import ClientBatch, reference_clipped_sum
 
 DEVICE = torch.device("cuda")
 AGREEMENT = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 1e-2}

@@ -93,7 +93,7 @@ def test_json_gives_back_the_same_terms(**changes: Any) -> None:
 
 
 def test_a_file_gives_back_the_same_terms(tmp_path: Path) -> None:
-    offer().save(tmp_path / "terms.json")
+    (tmp_path / "terms.json").write_text(offer().to_json())
     assert Terms.load(tmp_path / "terms.json") == offer()
 
 

@@ -23,17 +23,16 @@ from tests.conftest import require
 
 
 def violated(terms: Terms, **own: Any) -> set[str]:
-    return {check.name for check in verify(terms, **own).violations}
+    return {check.name for check in verify(terms, **own) if check.status is Status.VIOLATED}
 
 
 def test_a_sound_offer_passes_every_check() -> None:
     found = verify(offer(), sensitivity=0.5, samples=600)
-    assert found.ok
-    assert {check.status for check in found.checks} == {Status.PASSED}
+    assert {check.status for check in found} == {Status.PASSED}
 
 
 def test_what_was_not_given_is_not_checked_and_says_so() -> None:
-    found = {check.name: check.status for check in verify(offer()).checks}
+    found = {check.name: check.status for check in verify(offer())}
     assert found["payment"] is found["samples"] is Status.NOT_CHECKED
 
 
@@ -47,7 +46,7 @@ def test_what_was_not_given_is_not_checked_and_says_so() -> None:
 )
 def test_every_honest_offer_passes_and_a_little_less_noise_does_not(**changes: Any) -> None:
     terms = offer(**changes)
-    assert verify(terms).ok
+    assert not violated(terms)
     share = 1 - 1e-5
     less = forged(terms, noise_multiplier=terms.noise_multiplier * share, noise_std=terms.noise_std * share)
     assert violated(less) == {"noise"}
@@ -94,7 +93,7 @@ def test_the_number_of_records_must_be_the_own() -> None:
 
 
 def test_a_client_that_is_never_drawn_needs_no_noise() -> None:
-    assert verify(offer(participations=0, epsilon=0.0), sensitivity=0.5).ok
+    assert not violated(offer(participations=0, epsilon=0.0), sensitivity=0.5)
 
 
 @pytest.mark.parametrize("sensitivity", [-1.0, math.nan, math.inf])

@@ -16,7 +16,7 @@ from tests.cli.conftest import Run
 @pytest.fixture
 def terms(tmp_path: Path) -> Path:
     path = tmp_path / "terms.json"
-    offer().save(path)
+    path.write_text(offer().to_json())
     return path
 
 
@@ -36,7 +36,7 @@ def test_good_terms_pass_and_exit_0(run: Run, terms: Path) -> None:
     ],
 )
 def test_bad_terms_exit_1_and_name_the_check(run: Run, terms: Path, changed: Terms, check: str) -> None:
-    changed.save(terms)
+    terms.write_text(changed.to_json())
     result = run("verify-contract", terms, "--format", "json")
     content = json.loads(result.out)
     assert result.code == 1
@@ -76,7 +76,7 @@ def test_the_total_is_taken_at_the_delta_of_the_policy(run: Run, terms: Path, tm
 
 def test_the_loss_weight_of_a_budget_is_checked_unless_somebody_says_no(run: Run, tmp_path: Path) -> None:
     terms, policy = tmp_path / "terms.json", tmp_path / "policy.toml"
-    offer(public=public_inputs(budget=10.0, loss_weight=1.0)).save(terms)
+    terms.write_text(offer(public=public_inputs(budget=10.0, loss_weight=1.0)).to_json())
     policy.write_text("check_loss_weight = false\n")
     for arguments, code in (
         ((), 1),

@@ -40,7 +40,7 @@ class _WithoutProcesses(LocalFederation):
     def start_superlink(self) -> None:
         pass
 
-    def start_node(self, name: str, *, options: tuple[str, ...] | None = None) -> Child:
+    def start_node(self, name: str) -> Child:
         return None  # type: ignore[return-value]
 
     def submit(self, values: Mapping[str, object], **_: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ if not TYPE_CHECKING:
 from jsam.campaign.client.client_files import write_client
 from jsam.campaign.identity import Certificates
 from jsam.flower.launch.federation import LocalFederation
-from jsam.flower.launch.processes import Child
+from jsam.flower.launch.processes import Child, program
 
 
 def _until(ready: object, *, seconds: float = 90.0) -> bool:
@@ -36,6 +37,20 @@ def _connected(child: Child) -> bool:
     return "SuperNode ID" in child.tail(1000)
 
 
+class _FlowersOwnNodes(LocalFederation):
+    """Flower's own program, not ours: what is asked here is whether the SuperLink lets it in."""
+
+    def __init__(self, folder: Path, certificates: Certificates, connections: dict[str, list[str]]) -> None:
+        super().__init__(folder, certificates=certificates)
+        self.connections = connections
+
+    def node_program(self, name: str) -> list[str]:
+        return [program("flower-supernode"), "--node-config", f"client-file={json.dumps(str(self.client_files[name]))}"]
+
+    def connection(self, name: str) -> list[str]:
+        return self.connections.get(name) or super().connection(name)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="starts processes as Linux does")
 def test_only_a_registered_key_over_the_right_authority_gets_in(tmp_path: Path) -> None:
@@ -46,17 +61,16 @@ def test_only_a_registered_key_over_the_right_authority_gets_in(tmp_path: Path) 
         inputs=np.zeros((2, 1, 8, 8), dtype=np.float32), targets=np.zeros(2, dtype=np.int64),
     )  # fmt: skip
     key = ("--auth-supernode-private-key", str(certificates.private_key("good")))
-    # Flower's own program: what is asked here is whether the SuperLink lets it in.
-    with LocalFederation(tmp_path, certificates=certificates, own_app=None) as federation:
+    limit = ("--max-retries", "1", "--max-wait-time", "5")
+    refused = {
+        "stranger": [*certificates.supernode_options("stranger"), *limit],
+        "wrong authority": ["--root-certificates", str(other.authority), *key, *limit],
+        "plain text": ["--insecure", *limit],
+        "no key": ["--root-certificates", str(certificates.authority), *limit],
+    }
+    with _FlowersOwnNodes(tmp_path, certificates, refused) as federation:
         federation.register("good")
-        limit = ("--max-retries", "1", "--max-wait-time", "5")
-        refused = {
-            "stranger": (*certificates.supernode_options("stranger"), *limit),
-            "wrong authority": ("--root-certificates", str(other.authority), *key, *limit),
-            "plain text": ("--insecure", *limit),
-            "no key": ("--root-certificates", str(certificates.authority), *limit),
-        }
-        children = {name: federation.add_node(name, file, options=options) for name, options in refused.items()}
+        children = {name: federation.add_node(name, file) for name in refused}
         assert _until(lambda: not any(child.running for child in children.values())), [
             (name, child.tail(5)) for name, child in children.items() if child.running
         ]

@@ -16,13 +16,13 @@ if not TYPE_CHECKING:
     require("flwr", extra="flower")
     require("ray", extra="flower")
 
+from benchmarks.simulated_federation import SimulatedFederation
 from jsam.campaign.campaign_rules import CampaignRules
 from jsam.campaign.client.client_files import ClientFiles
 from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.server.server_store import ServerStore
 from jsam.flower.launch.app_folder import write_app
 from jsam.flower.launch.deploy import Shares
-from jsam.flower.launch.federation import LocalFederation
 from jsam.mechanism.contract_files import load_contract
 from jsam.training import eager_rounds
 from jsam.training.recorded_run import train
@@ -44,7 +44,7 @@ def _run(folder: Path, rules: CampaignRules, clients: int, app: Path | None = No
     values: dict[str, Any] = {**rules.as_dict(), "clients": clients, "store": str(store.path), "dataset": "digits"}
     if app is not None:
         write_app(app, values, clientapp="noiseless:app")
-    with LocalFederation(folder, simulated=folder / "clients") as federation:
+    with SimulatedFederation(folder, folder / "clients") as federation:
         run_id = federation.submit(values, app=app)
         run = federation.wait(run_id, timeout=240, over=store.outcome.exists)
         log = federation.superlink.tail() if federation.superlink is not None else ""

@@ -1,4 +1,4 @@
-"""Slow, readable twins of the planner; they share no code with it."""
+"""Slow, readable twins of the planner, and of clipping; they share no code with what they check."""
 
 from __future__ import annotations
 

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jsam.training.data import ChecksumError, DataError, UnsafePickleError
+from jsam.errors import ChecksumError, DataError, UnsafePickleError
 from jsam.training.data.data_files import (
-    Archive,
     DataSpec,
     RawFile,
     gunzipped,
@@ -121,7 +120,7 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "labels.gz").write_bytes(gzip.compress(bytes(20 * MEGABYTE)))
     with pytest.raises(ChecksumError):
-        _unpack(spec, Archive(name="labels.gz", form="gzip"), tmp_path / "labels.gz", tmp_path)
+        _unpack(spec, "labels.gz", tmp_path / "labels.gz", tmp_path)
     assert list((tmp_path / "d").iterdir()) == []
 
 

@@ -270,10 +270,9 @@ def as_before_there_were_keys(folder: Path) -> None:
             summary.pop(name)
             (folder / "summary.json").write_text(json.dumps(summary))
     from jsam.runs.run_folder import RunFolder
-    from jsam.runs.run_integrity import fingerprint_of
 
     checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)
-    torch.save(checkpoint | {"fingerprint": fingerprint_of(config, RunFolder(folder))}, folder / "checkpoint.pt")
+    torch.save(checkpoint | {"fingerprint": RunFolder(folder).fingerprint(config)}, folder / "checkpoint.pt")
 
 
 def test_an_older_run_is_reported_as_not_private_and_not_published(

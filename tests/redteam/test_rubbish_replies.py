@@ -20,8 +20,8 @@ if not TYPE_CHECKING:
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.clientapp import ClientApp
 
+from jsam.campaign.checked import is_name
 from jsam.campaign.client.client_files import write_client
-from jsam.campaign.names import is_name
 from jsam.campaign.server.answers import Flaw, UnusableError, check_release
 from jsam.campaign.server.rounds import CampaignStoppedError
 from jsam.campaign.server.server_store import ServerStore

@@ -14,8 +14,11 @@ the campaign is started again. The app that these runs ship is hostile: nodes th
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -32,7 +35,6 @@ from jsam.campaign.server.server_store import ServerStore
 from jsam.flower.launch.app_folder import write_app
 from jsam.flower.launch.deploy import Shares
 from jsam.flower.launch.federation import LocalFederation
-from jsam.flower.launch.processes import started_with
 from tests.soak.federation_books import VIOLATIONS, Books
 from tests.soak.federation_nodes import KINDS, Nodes
 
@@ -76,7 +78,7 @@ def soak(
         while not run.done:
             run.campaign(_rules(campaigns, rounds))
             campaigns += 1
-    left = started_with("FLWR_HOME", str(federation.home))
+    left = federation.started()
     return {
         "tls_and_keys": tls,
         "clients": CLIENTS,
@@ -139,7 +141,7 @@ class _Soak:
                 time.sleep(rng.random())
                 if store.outcome.exists():
                     break
-                federation.kill_server()
+                _kill_server(federation)
                 federation.start_superlink()
                 run_id = federation.submit({}, app=app)
                 self.found["server kills"] += 1
@@ -163,6 +165,17 @@ class _Soak:
         if (certificates := self.federation.certificates) is not None:
             values |= {"keys": str(certificates.folder), "elicit_seconds": 150.0, "offer_seconds": 150.0}
         return {**values, "min_share": 0.0, "rebind": self.federation.certificates is None}
+
+
+def _kill_server(federation: LocalFederation) -> None:
+    """The SuperLink and everything that it started, at once, as a power cut would."""
+    assert federation.superlink is not None
+    federation.superlink.kill()
+    nodes = {child.group for child in federation.nodes.values()}
+    for number in federation.started():
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(number) not in nodes:
+                os.kill(number, signal.SIGKILL)
 
 
 def _share(seed: int, tls: bool, kills: int, server_kills: int) -> dict[str, Any]:

@@ -15,12 +15,13 @@ torch = require("torch", extra="train")
 
 from torch import Tensor, nn  # noqa: E402
 
-from jsam.training.clipping import ClientBatch, ClippingEngine, reference_clipped_sum  # noqa: E402
+from jsam.training.clipping import ClippingEngine  # noqa: E402
 from jsam.training.clipping.capture import Capture  # noqa: E402
 from jsam.training.clipping.gpu import forward  # noqa: E402
 from jsam.training.clipping.layers import Call  # noqa: E402
 from jsam.training.clipping.precision import Precision  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
+from tests.oracles.clipping import ClientBatch, reference_clipped_sum  # noqa: E402
 from tests.training.plain_kernels import plain_kernels  # noqa: E402
 
 
@@ -128,11 +129,11 @@ def test_layers_too_large_for_the_kernels_numbering_go_apart(most: int, monkeypa
 
 
 def test_stand_ins_take_no_memory() -> None:
-    from jsam.training.clipping.gpu.bf16 import Carried, activate, convolve
+    from jsam.training.clipping.gpu.bf16 import Carried, activate_and_carry, convolve
 
     x, layer = torch.randn(4, 3, 8, 8), nn.Conv2d(3, 5, 3)
     y, stand_in = convolve(x, layer, ours=False)
-    carried = activate(y, stand_in, layer.bias, tanh=True, kernel=2, stride=2, carry=True)
+    carried = activate_and_carry(y, stand_in, layer.bias, tanh=True, kernel=2, stride=2)
     assert isinstance(carried, Carried)
     for values, standing in ((y, stand_in), (carried.values, carried.stand_in)):
         assert values.dtype == torch.float32

@@ -17,15 +17,10 @@ else:
 
 from torch import Tensor, nn
 
-from jsam.training.clipping import (
-    ClientBatch,
-    ClippingEngine,
-    cross_entropy,
-    reference_clipped_sum,
-    sample_weights,
-)
+from jsam.training.clipping import ClippingEngine, cross_entropy, sample_weights
 from jsam.training.clipping.clipped_sum import SAFETY_MARGIN
 from jsam.training.models import build_model
+from tests.oracles.clipping import ClientBatch, reference_clipped_sum
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "digits": (1, 8, 8)}
 SIZES, DRAWS, PER_ROUND = (7, 1, 12), (2, 1, 3), 6

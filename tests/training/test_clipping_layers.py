@@ -19,11 +19,12 @@ else:
 
 from torch import Tensor, nn
 
-from jsam.training.clipping import ClientBatch, ClippingEngine, reference_clipped_sum
+from jsam.training.clipping import ClippingEngine
 from jsam.training.clipping.clipped_sum import SAFETY_MARGIN
 from jsam.training.clipping.conv_patches import prepare, unfolder
 from jsam.training.clipping.conv_shape import ConvShape
 from jsam.training.clipping.workspace import Workspace
+from tests.oracles.clipping import ClientBatch, reference_clipped_sum
 
 EXAMPLES = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 

@@ -19,18 +19,13 @@ else:
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jsam.training.clipping import (
-    ClientBatch,
-    ClippingEngine,
-    SlowPathWarning,
-    cross_entropy,
-    reference_clipped_sum,
-)
+from jsam.training.clipping import ClippingEngine, SlowPathWarning, cross_entropy
 from jsam.training.clipping.capture import Capture
 from jsam.training.clipping.clipped_sum import SAFETY_MARGIN
 from jsam.training.clipping.engine import Path
 from jsam.training.clipping.layers import CannotFuseError
 from jsam.training.clipping.rowwise import is_rowwise
+from tests.oracles.clipping import ClientBatch, reference_clipped_sum
 
 
 @pytest.fixture(autouse=True)

@@ -22,12 +22,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from benchmarks.sensitivity import KINDS, worst_shift  # noqa: E402
 from jsam.training import TaskSpec, TrainingSettings, resume, train  # noqa: E402
-from jsam.training.clipping import (  # noqa: E402
-    ClientBatch,
-    ClippingEngine,
-    reference_clipped_sum,
-    sample_weights,
-)
+from jsam.training.clipping import ClippingEngine, sample_weights  # noqa: E402
 from jsam.training.clipping.chunk_worker import Worker  # noqa: E402
 from jsam.training.clipping.fused import FusedClipping  # noqa: E402
 from jsam.training.clipping.layers import RULES  # noqa: E402
@@ -36,6 +31,7 @@ from jsam.training.clipping.sums import Factors  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
 from jsam.training.task import Task  # noqa: E402
 from jsam.training.trials import Trial, run_trials  # noqa: E402
+from tests.oracles.clipping import ClientBatch, reference_clipped_sum  # noqa: E402
 
 CUDA = torch.device("cuda")
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 1e-2}

@@ -20,18 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jsam.errors import InputError, JsamError
-from jsam.training.data import (
-    ChecksumError,
-    DataError,
-    DownloadError,
-    MissingDataError,
-    Progress,
-    describe_datasets,
-    fetch,
-)
+from jsam.errors import ChecksumError, DataError, DownloadError, InputError, JsamError, MissingDataError
+from jsam.training.data import Progress, describe_datasets, fetch
 from jsam.training.data.catalogue import WRITERS
-from jsam.training.data.data_files import Archive, DataSpec, Mirror, RawFile
+from jsam.training.data.data_files import DataSpec, Mirror, RawFile
 from jsam.training.data.download import download
 from jsam.training.data.fetching import fetch_spec
 
@@ -108,9 +100,9 @@ def _tar(**files: bytes) -> bytes:
 
 def _spec(*urls: str, tar: bool = False) -> DataSpec:
     files = (_raw("images", IMAGES), _raw("labels", LABELS))
-    archives = tuple(Archive(name=f"{raw.name}.gz", form="gzip") for raw in files)
+    archives = tuple(f"{raw.name}.gz" for raw in files)
     if tar:
-        archives = (Archive(name="all.tar.gz", form="tar"),)
+        archives = ("all.tar.gz",)
     mirrors = tuple(Mirror(url=url, archives=archives) for url in urls)
     return DataSpec(name="tiny", title="", folder="tiny", files=files, mirrors=mirrors, packages=())
 

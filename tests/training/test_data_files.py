@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jsam.training.data import ChecksumError, DataError, cache_folder, data_folders
-from jsam.training.data.data_files import RawFile, install, parse_idx, read_verified
+from jsam.errors import ChecksumError, DataError
+from jsam.training.data.data_files import RawFile, cache_folder, data_folders, install, parse_idx, read_verified
 
 CONTENT = b"pixels" * 1000
 RAW = RawFile(name="raw", size=len(CONTENT), algorithm="md5", checksum=hashlib.md5(CONTENT).hexdigest())

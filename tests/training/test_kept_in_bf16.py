@@ -20,13 +20,14 @@ torch = require("torch", extra="train")
 
 from torch import Tensor, nn  # noqa: E402
 
-from jsam.training.clipping import ClientBatch, ClippingEngine, reference_clipped_sum  # noqa: E402
+from jsam.training.clipping import ClippingEngine  # noqa: E402
 from jsam.training.clipping.chunk_worker import Worker  # noqa: E402
 from jsam.training.clipping.clipped_sum import LONGEST_CHAIN  # noqa: E402
 from jsam.training.clipping.gpu import cuda_rules, forward  # noqa: E402
 from jsam.training.clipping.layers import Call  # noqa: E402
 from jsam.training.clipping.workspace import Workspace  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
+from tests.oracles.clipping import ClientBatch, reference_clipped_sum  # noqa: E402
 from tests.training.plain_kernels import plain_kernels  # noqa: E402
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None

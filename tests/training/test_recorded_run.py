@@ -21,8 +21,8 @@ from jsam.errors import InputError, JsamError, RunFolderError, TrainingStoppedEr
 from jsam.privacy import Exact, Ledger, Schedule, generator, noise_multiplier, read_ledger, spent_epsilons
 from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.settings import TrainingSettings
-from jsam.training.clipping import ClientBatch, reference_clipped_sum
 from jsam.training.recorded_run import train
+from tests.oracles.clipping import ClientBatch, reference_clipped_sum
 from tests.training.small import (
     SIZES,
     contents,

@@ -16,9 +16,10 @@ else:
 from torch import Tensor, nn
 from torch.nn import functional
 
-from jsam.training.clipping import ClientBatch, ClippingEngine, SlowPathWarning, reference_clipped_sum
+from jsam.training.clipping import ClippingEngine, SlowPathWarning
 from jsam.training.clipping.engine import Path
 from jsam.training.clipping.rowwise import RANKS, chain_of, is_rowwise, rank_after
+from tests.oracles.clipping import ClientBatch, reference_clipped_sum
 
 ROWS = 5
 WITH_ARGUMENTS: list[tuple[nn.Module, tuple[int, ...]]] = [

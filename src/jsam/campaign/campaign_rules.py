@@ -55,10 +55,6 @@ class CampaignRules:
             raise InputError(f"prior is {prior!r}; it must be one of scipy.stats: clients do not have the file")
         self.rules.prior_of_all()
 
-    def check_report(self, name: str, sensitivity: float) -> None:
-        """Refuse, by `ReportError`, a report that the prior does not know."""
-        self.rules.market([sensitivity], [name])
-
     def contract(self, names: Sequence[str], sensitivities: Sequence[float]) -> Contract:
         """The plan for those who answered."""
         return self.rules.contract(self.rules.market(sensitivities, names))

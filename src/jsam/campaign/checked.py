@@ -1,4 +1,4 @@
-"""Checks of what came over the network: texts that can be shown, finite numbers, rules that name nothing to import."""
+"""Checks of what came over the network: names, texts that can be shown, finite numbers, rules that import nothing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,24 @@ from typing import Any
 from jsam.errors import InputError
 from jsam.mechanism.rules import Rules
 
-LONGEST_TEXT = 200
+LONGEST_TEXT, LONGEST_NAME = 200, 100
+ALLOWED = f"1 to {LONGEST_NAME} printable characters without / and \\, and not . or .."
 RULE_NAMES = tuple(field.name for field in fields(Rules))
 _WORDS = ("mechanism", "prior")
 # A mechanism of a user's own is written package.module:Class. Who names one makes whoever reads it import that module.
 _MECHANISM = re.compile(r"[a-z]+(-[a-z0-9]+)*")
 _PRIOR = re.compile(r"\s*[A-Za-z0-9_]+\s*(:[^:]*)?")
+
+
+def is_name(name: object) -> bool:
+    """Whether a client may be called so; the same rule for its own file, its first word and the list of keys.
+
+    Names become parts of files, logs and pages, on the server and elsewhere.
+    """
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+        return False
+    # In bytes, since file systems count these: 200 and a few for what is put before and after.
+    return len(name.encode()) <= 2 * LONGEST_NAME and name not in (".", "..") and not set(name) & set("/\\")
 
 
 def text(name: str, value: object) -> str:

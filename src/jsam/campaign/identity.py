@@ -50,16 +50,12 @@ class Certificates:
         write_atomically(made.authority, authority.public_bytes(serialization.Encoding.PEM))
         write_atomically(made.folder / "server.crt", server.public_bytes(serialization.Encoding.PEM))
         write_atomically(made.folder / "server.key", _private(server_key, serialization.PrivateFormat.PKCS8))
-        for name in clients:
-            made.add_client(name)
+        for name in clients:  # as `ssh-keygen -t ecdsa -b 384` makes them
+            key = ec.generate_private_key(ec.SECP384R1())
+            write_atomically(made.private_key(name), _private(key, serialization.PrivateFormat.OpenSSH))
+            public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+            write_atomically(made.public_key(name), public + b"\n")
         return made
-
-    def add_client(self, name: str) -> None:
-        """A key pair as `ssh-keygen -t ecdsa -b 384` makes them."""
-        key = ec.generate_private_key(ec.SECP384R1())
-        write_atomically(self.private_key(name), _private(key, serialization.PrivateFormat.OpenSSH))
-        public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-        write_atomically(self.public_key(name), public + b"\n")
 
     def superlink_options(self) -> list[str]:
         options = ["--ssl-ca-certfile", str(self.authority), "--ssl-certfile", str(self.folder / "server.crt")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -60,8 +60,7 @@ class RoundRequest:
         return cls(**given)
 
     def as_dict(self) -> dict[str, Value]:
-        """Plain values, as they travel."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return asdict(self)
 
 
 def model_digest(parameters: Vector) -> str:

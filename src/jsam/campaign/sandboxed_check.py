@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from jsam.campaign.terms import Terms
@@ -86,7 +87,7 @@ def _main(task: str, seconds: int) -> None:
     if task == "prior":
         result: dict[str, Any] = {"support": _support(given)}
     else:
-        result = check_loss_weight(Terms.from_json(given)).as_dict()
+        result = asdict(check_loss_weight(Terms.from_json(given)))
     sys.stdout.write(json.dumps(result))
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from jsam.campaign.terms import Terms
 from jsam.privacy import Adjacency, Release, spent_mus
 from jsam.privacy.gaussian import composed_epsilon, epsilon_of
-
-# Where no total δ is given; a tenth of 1 ÷ records where that is less.
-USUAL_DELTA = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +55,6 @@ class Total:
         """ε of all together at this δ, by exact composition, rounded up."""
         factor = Adjacency.of(adjacency).factor
         return composed_epsilon([factor * self.mu_add_remove, self.mu_replace], delta)
-
-    def usual_delta(self) -> float:
-        """The δ at which a total is stated where nothing is said: well below 1 ÷ records."""
-        return min(USUAL_DELTA, 0.1 / self.samples)
 
 
 NOTHING = Total()
@@ -137,7 +130,7 @@ class Statement:
         return self.epsilon_spent > self.epsilon_bought or self.participations > self.participations_bought
 
     def as_dict(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return asdict(self)
 
     def _total(self, mu: float, epsilon: float, delta: float) -> Total:
         return Total.of(mu, epsilon=epsilon, delta=delta, adjacency=self.adjacency, samples=self.samples)

@@ -13,7 +13,6 @@ from typing import Any
 
 from jsam.campaign.checked import RULE_NAMES, exactly, number, refuse_imports, rules_of, text, whole_number
 from jsam.errors import InputError
-from jsam.files import write_atomically
 from jsam.mechanism.rules import Rules
 from jsam.privacy import Adjacency, Release, epsilon_of, noise_multiplier
 
@@ -159,7 +158,9 @@ class Terms:
         """What `hash` must be."""
         content = self.as_dict()
         del content["hash"]
-        return hashlib.sha256(_canonical(content)).hexdigest()
+        # One text for one content: sorted keys, no spaces, ASCII, floats as their shortest exact digits.
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
 
     @property
     def sensitivity(self) -> float:
@@ -236,9 +237,6 @@ class Terms:
             raise InputError(f"terms are not JSON: {error}") from error
         return cls.from_dict(stored)
 
-    def save(self, path: Path | str) -> None:
-        write_atomically(Path(path), self.to_json().encode())
-
     @classmethod
     def load(cls, path: Path | str) -> Terms:
         try:
@@ -249,8 +247,3 @@ class Terms:
             return cls.from_json(content)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
-
-
-def _canonical(content: Mapping[str, Any]) -> bytes:
-    """One text for one content: sorted keys, no spaces, ASCII, floats as their shortest exact digits."""
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

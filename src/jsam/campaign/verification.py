@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from jsam.campaign.terms import PAID_BY_EPSILON, Terms
 from jsam.errors import InputError, JsamError
@@ -31,39 +30,12 @@ class Check:
     status: Status
     message: str
 
-    def as_dict(self) -> dict[str, str]:
-        return {"name": self.name, "status": self.status.value, "message": self.message}
 
-
-@dataclass(frozen=True, kw_only=True)
-class Verification:
-    """All checks in order; `ok` if none is violated."""
-
-    terms: Terms
-    checks: tuple[Check, ...]
-
-    @property
-    def violations(self) -> tuple[Check, ...]:
-        return tuple(check for check in self.checks if check.status is Status.VIOLATED)
-
-    @property
-    def ok(self) -> bool:
-        return not self.violations
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "ok": self.ok,
-            "campaign": self.terms.campaign,
-            "client": self.terms.client,
-            "checks": [check.as_dict() for check in self.checks],
-        }
-
-
-def verify(terms: Terms, sensitivity: float | None = None, samples: int | None = None) -> Verification:
+def verify(terms: Terms, sensitivity: float | None = None, samples: int | None = None) -> tuple[Check, ...]:
     """Hold the terms against themselves, and against the client's own sensitivity and number of records where given."""
     if sensitivity is not None and not (math.isfinite(sensitivity) and sensitivity >= 0):
         raise InputError(f"sensitivity is {sensitivity:g}; it must be finite and at least 0")
-    checks = (
+    return (
         _hash(terms),
         _clip_norm(terms),
         *_noise(terms),
@@ -74,7 +46,6 @@ def verify(terms: Terms, sensitivity: float | None = None, samples: int | None =
         _payment(terms, sensitivity),
         _drop_out(terms),
     )
-    return Verification(terms=terms, checks=checks)
 
 
 def check_loss_weight(terms: Terms) -> Check:

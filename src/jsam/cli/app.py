@@ -7,17 +7,31 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 import numpy as np
 import typer
 
 import jsam
-from jsam.cli import audit, compare, deploy_local, plan, supernode, training, verify_contract
+from jsam.cli import (
+    audit,
+    calibrate,
+    compare,
+    data,
+    demo,
+    deploy_local,
+    plan,
+    publish,
+    report_run,
+    resume,
+    simulate,
+    supernode,
+    verify_contract,
+)
 from jsam.cli.output import EXIT_BUG, EXIT_STOPPED, deliver, fail, say
 from jsam.cli.wording import in_options, invoked, usage_line
-from jsam.errors import JsamError
+from jsam.errors import InputError, JsamError
 
 app = typer.Typer(
     add_completion=False,
@@ -26,13 +40,24 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="docs/glossary.md explains all words and letters, from ε to virtual cost.",
 )
-app.command("plan", epilog=plan.EXAMPLES)(plan.plan)
-app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
-app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
-training.register(app)
-app.command("deploy-local", epilog=deploy_local.EXAMPLES)(deploy_local.deploy_local)
-app.command("supernode", epilog=supernode.EXAMPLES)(supernode.supernode)
-app.command("verify-contract", epilog=verify_contract.EXAMPLES)(verify_contract.verify_contract)
+_COMMANDS: dict[str, Any] = {
+    "plan": plan, "audit": audit, "compare": compare, "demo": demo, "simulate": simulate, "resume": resume,
+    "report": report_run, "publish": publish, "calibrate": calibrate, "deploy-local": deploy_local,
+    "supernode": supernode, "verify-contract": verify_contract,
+}  # fmt: skip
+for _name, _module in _COMMANDS.items():
+    app.command(_name, epilog=_module.EXAMPLES)(getattr(_module, _name.replace("-", "_")))
+app.add_typer(data.app, name="data")
+
+
+@app.command(
+    "reproduce",
+    hidden=True,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def _reproduce() -> None:
+    """Say where the command of earlier versions went, whatever its arguments are."""
+    raise InputError("the paper's experiments are no part of jsam: in a checkout, run python -m reproduction --help")
 
 
 @app.callback(invoke_without_command=True)

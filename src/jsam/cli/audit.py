@@ -7,19 +7,15 @@ from typing import Annotated
 import typer
 
 from jsam.cli.inputs import Inputs
-from jsam.cli.options import ClientsFile, ResultOptions, with_options
-from jsam.cli.output import EXIT_VIOLATION, deliver, progress_bar
+from jsam.cli.options import ClientsFile, Result, examples, option, with_options
+from jsam.cli.output import EXIT_VIOLATION, progress_bar
 from jsam.cli.rule_options import Economy
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam audit clients.csv --prior uniform:0,1 --loss-weight 5
-
-  jsam audit clients.csv --prior beta:2,5 --budget 10 --mechanism fsbm-50 --format json
-
-  jsam audit clients.csv --rules rules.toml --mechanism jsam-ci --strict
-"""
+EXAMPLES = examples(
+    "jsam audit clients.csv --prior uniform:0,1 --loss-weight 5",
+    "jsam audit clients.csv --prior beta:2,5 --budget 10 --mechanism fsbm-50 --format json",
+    "jsam audit clients.csv --rules rules.toml --mechanism jsam-ci --strict",
+)
 
 AUDIT = "Audit"
 
@@ -31,14 +27,10 @@ def audit(
     economy: Economy,
     strict: Annotated[
         bool,
-        typer.Option(
-            "--strict", help="Hold a mechanism to truthfulness that does not claim it.", rich_help_panel=AUDIT
-        ),
+        option(AUDIT, "Hold a mechanism to truthfulness that does not claim it.", "--strict"),
     ] = False,
-    grid: Annotated[
-        int, typer.Option(help="False reports to try for each client, before refining.", rich_help_panel=AUDIT)
-    ] = 64,
-    result: ResultOptions,
+    grid: Annotated[int, option(AUDIT, "False reports to try for each client, before refining.")] = 64,
+    result: Result,
 ) -> None:
     """Try to catch a mechanism cheating: gains from lies, losses from the truth, wrong payments, wrong costs.
 
@@ -53,9 +45,11 @@ def audit(
     mechanism, _ = inputs.settled_mechanism()
 
     from jsam.mechanism.audit import audit as run_audit
+    from jsam.mechanism.audit.choice import ALL_CLIENTS_UP_TO
     from jsam.report.tables import audit_tables
 
-    with inputs.locating_errors(), progress_bar(f"Audit of {mechanism.name}", _audited(inputs)) as bar:
+    everybody = inputs.market.num_clients if inputs.market.num_clients <= ALL_CLIENTS_UP_TO else None
+    with inputs.locating_errors(), progress_bar(f"Audit of {mechanism.name}", everybody) as bar:
         # Numbers beyond floating point are the input's fault, not a broken promise of the mechanism.
         inputs.planned(mechanism, payments=False)
         report = run_audit(
@@ -68,13 +62,6 @@ def audit(
             progress=bar.advance,
             seed=rules.seed,
         )
-    text = result.text(report.as_dict, "checks", lambda: audit_tables(report))
-    deliver(text, result.output, economy.files(rules))
+    result.deliver(report.as_dict, "checks", lambda: audit_tables(report), beside=economy.files(rules))
     if not report.ok:
         raise typer.Exit(EXIT_VIOLATION)
-
-
-def _audited(inputs: Inputs) -> int | None:
-    from jsam.mechanism.audit.choice import ALL_CLIENTS_UP_TO
-
-    return inputs.market.num_clients if inputs.market.num_clients <= ALL_CLIENTS_UP_TO else None

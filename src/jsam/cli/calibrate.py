@@ -3,48 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated
 
-import typer
-
-from jsam.cli.options import ResultOptions, with_options
-from jsam.cli.output import Format, deliver, say
+from jsam.cli.options import ResultOptions, examples, option, result_flags, with_options
+from jsam.cli.output import Format, say
 from jsam.cli.training_options import C2, PRIVACY, AdjacencyOption, Delta, Noise
 from jsam.errors import InputError
 
-if TYPE_CHECKING:
-    from rich.text import Text
-
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam calibrate --epsilon 1 --delta 1e-5 --participations 100
-
-  jsam calibrate --epsilon 1 --delta 1e-5 --participations 100 --noise lemma1 --c2 0.1
-"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Result(ResultOptions):
-    """JSON, unless something else is asked for."""
-
-    usual: ClassVar[Format] = Format.JSON
+EXAMPLES = examples(
+    "jsam calibrate --epsilon 1 --delta 1e-5 --participations 100",
+    "jsam calibrate --epsilon 1 --delta 1e-5 --participations 100 --noise lemma1 --c2 0.1",
+)
 
 
 @with_options
 def calibrate(
     *,
-    epsilon: Annotated[float, typer.Option(help="ε that the client sold.", rich_help_panel=PRIVACY)],
+    epsilon: Annotated[float, option(PRIVACY, "ε that the client sold.")],
     delta: Delta = 1e-5,
-    participations: Annotated[
-        int, typer.Option(help="How often the client is drawn over the whole training.", rich_help_panel=PRIVACY)
-    ] = 1,
+    participations: Annotated[int, option(PRIVACY, "How often the client is drawn over the whole training.")] = 1,
     noise: Noise = "exact",
     c2: C2 = None,
     adjacency: AdjacencyOption = "add-remove",
-    result: _Result,
+    result: Annotated[ResultOptions, result_flags(usual=Format.JSON)],
 ) -> None:
     """Noise standard deviation of one release, divided by C/M, for (ε, δ) over so many draws.
 
@@ -72,11 +53,5 @@ def calibrate(
         content |= {"c2": c2, "exact_epsilon": spent}
         if spent > epsilon:
             say(f"warning: with c2 {c2:g} the exact accountant gives ε = {spent:.6g}, above the {epsilon:g} asked for")
-    deliver(result.text(lambda: content, None, lambda: _lines(content)), result.output)
-
-
-def _lines(content: dict[str, object]) -> Iterator[Text]:
-    from rich.text import Text
-
-    for name, value in content.items():
-        yield Text(f"{name.replace('_', ' '):<17} {value}")
+    lines = [f"{name.replace('_', ' '):<17} {value}" for name, value in content.items()]
+    result.deliver(lambda: content, None, lambda: lines)

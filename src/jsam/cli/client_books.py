@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsam.cli.output import PageFormat, rendered
@@ -17,9 +16,8 @@ if TYPE_CHECKING:
     from jsam.campaign.statement import Statement, Total
 
 
-def statement_page(client_file: Path, format: PageFormat) -> str:  # noqa: A002 - the option's name
+def statement_page(files: ClientFiles, format: PageFormat) -> str:  # noqa: A002 - the option's name
     """What was sold, spent and earned in each campaign, and what all come to together."""
-    files = _files(client_file)
     ledger = files.books()
     ledger.check()
     entries = ledger.statement()
@@ -50,9 +48,8 @@ def statement_page(client_file: Path, format: PageFormat) -> str:  # noqa: A002 
     return rendered(table, Text("\n".join(lines)))
 
 
-def policy_page(client_file: Path, format: PageFormat) -> str:  # noqa: A002 - the option's name
+def policy_page(files: ClientFiles, format: PageFormat) -> str:  # noqa: A002 - the option's name
     """All limits that are in force."""
-    files = _files(client_file)
     limits = dataclasses.asdict(files.policy)
     if format is PageFormat.JSON:
         return json_text({"client": files.name, "policy": limits})
@@ -67,16 +64,14 @@ def policy_page(client_file: Path, format: PageFormat) -> str:  # noqa: A002 - t
     return "\n".join([f"What {files.name} sells at all (limits in force):", *lines]) + "\n"
 
 
-def paused(client_file: Path, on: bool) -> str:
+def paused(files: ClientFiles, on: bool) -> str:
     """Set or take away the flag that refuses every request."""
-    files = _files(client_file)
     files.books().pause(on)
     return f"{files.name} {'answers no request until --unpause' if on else 'answers again'}\n"
 
 
-def withdrawn(client_file: Path, campaign: str) -> str:
+def withdrawn(files: ClientFiles, campaign: str) -> str:
     """End a campaign from the client's side; what it came to."""
-    files = _files(client_file)
     ledger = files.books()
     ledger.check()
     known = ledger.campaigns()
@@ -93,21 +88,14 @@ def withdrawn(client_file: Path, campaign: str) -> str:
     )
 
 
-def adopted(client_file: Path) -> str:
+def adopted(files: ClientFiles) -> str:
     """Chain the books of an earlier version, which have no chain."""
     from jsam.campaign.client.client_journal import adopt
 
-    files = _files(client_file)
     if not files.ledger.is_dir():
         raise InputError(f"{files.ledger} is no folder; there are no books to adopt")
     number = adopt(files.ledger)
     return f"{files.ledger}: {number} campaign{'' if number == 1 else 's'} adopted as they were found\n"
-
-
-def _files(client_file: Path) -> ClientFiles:
-    from jsam.campaign.client.client_files import ClientFiles
-
-    return ClientFiles.load(client_file)
 
 
 def _together(files: ClientFiles, together: Total) -> dict[str, Any]:

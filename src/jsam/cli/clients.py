@@ -170,7 +170,6 @@ def read_clients(path: str) -> ClientTable:
 
 def _table(source: str, rows: Iterator[tuple[int, list[str]]], width: int, places: dict[str, int]) -> ClientTable:
     columns: dict[str, list[str]] = {name: [] for name in places}
-    lines: list[int] = []
     first_line: dict[str, int] = {}
     for line, row in rows:
         if len(row) != width:
@@ -184,10 +183,9 @@ def _table(source: str, rows: Iterator[tuple[int, list[str]]], width: int, place
                 " id of its own"
             )
         first_line[name] = line
-        lines.append(line)
         for column, place in places.items():
             columns[column].append(row[place])
-    return ClientTable(source=source, columns=columns, lines=lines)
+    return ClientTable(source=source, columns=columns, lines=list(first_line.values()))
 
 
 def _text(source: str, path: str) -> str:

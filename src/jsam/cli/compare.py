@@ -7,11 +7,10 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import typer
 
 from jsam.cli.inputs import Inputs
-from jsam.cli.options import ECONOMY, ClientsFile, PlotFile, ResultOptions, with_options
-from jsam.cli.output import deliver, progress_bar
+from jsam.cli.options import ECONOMY, ClientsFile, PlotFile, Result, examples, option, with_options
+from jsam.cli.output import progress_bar
 from jsam.cli.rule_options import RuleOptions, rule_flags
 from jsam.cli.wording import in_options
 from jsam.errors import InputError
@@ -19,19 +18,13 @@ from jsam.mechanism.contract import Contract
 from jsam.mechanism.rules import Rules
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from jsam.mechanism.families.base import RangeMechanism
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam compare clients.csv --prior uniform:0,1 --loss-weight 5
-
-  jsam compare clients.csv --prior uniform:0,1 --budget 10 --plot compare.png
-
-  jsam compare clients.csv --rules rules.toml --mechanism jsam --mechanism fsbm-20 --format csv
-"""
+EXAMPLES = examples(
+    "jsam compare clients.csv --prior uniform:0,1 --loss-weight 5",
+    "jsam compare clients.csv --prior uniform:0,1 --budget 10 --plot compare.png",
+    "jsam compare clients.csv --rules rules.toml --mechanism jsam --mechanism fsbm-20 --format csv",
+)
 
 COLUMNS = (
     "mechanism",
@@ -61,13 +54,13 @@ def compare(
     economy: Annotated[RuleOptions, rule_flags(*SHARED, written=True)],
     mechanism: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A mechanism to compare; repeat for several. Without any: jsam  jsam-ci  usbm, fsbm with half and"
+        option(
+            ECONOMY,
+            "A mechanism to compare; repeat for several. Without any: jsam  jsam-ci  usbm, fsbm with half and"
             " three quarters of the clients, bbm with half if there are losses, and the one that --rules names.",
-            rich_help_panel=ECONOMY,
         ),
     ] = None,
-    result: ResultOptions,
+    result: Result,
     plot: PlotFile = None,
 ) -> None:
     """Plan with every mechanism for the same clients: at the same loss weight, or each at its own for one budget.
@@ -76,6 +69,8 @@ def compare(
 
     Exit codes: 0 done, 2 bad input (one line on standard error).
     """
+    from jsam.report.tables import compare_table
+
     rules = economy.rules()
     result.check(sources=[clients, *economy.sources(rules)], plot=plot, write_rules=economy.written)
     inputs = Inputs.read(clients, rules)
@@ -95,7 +90,7 @@ def compare(
 
         content["sweep"] = _sweep(inputs, rows)
         files[plot] = compare_picture(rows, content["sweep"], plot.suffix)
-    deliver(result.text(lambda: content, "mechanisms", lambda: _tables(rows, notes), COLUMNS), result.output, files)
+    result.deliver(lambda: content, "mechanisms", lambda: [compare_table(rows, notes)], COLUMNS, files)
 
 
 def _all_names(inputs: Inputs) -> tuple[list[str], list[str]]:
@@ -161,9 +156,3 @@ def _sweep_runs(inputs: Inputs, rows: Sequence[dict[str, Any]]) -> Iterator[Rang
         for mechanism in mechanisms:
             for eta in etas:
                 yield mechanism.with_loss_weight(float(eta))
-
-
-def _tables(rows: Sequence[dict[str, Any]], notes: Sequence[str]) -> Iterator[RenderableType]:
-    from jsam.report.tables import compare_table
-
-    yield compare_table(rows, notes)

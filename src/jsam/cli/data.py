@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jsam.cli.options import PlotFile, ResultOptions, with_options
-from jsam.cli.output import deliver, say
+from jsam.cli.options import PlotFile, Result, argument, examples, option, with_options
+from jsam.cli.output import deliver, plain_table, say
 from jsam.cli.training_options import DATA, PartitionOptions
 
 if TYPE_CHECKING:
@@ -20,15 +21,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Get data sets, see which are there, deal one out to clients.", no_args_is_help=True)
 
-PARTITION_EXAMPLES = """
-[bold]Examples[/bold]
+PARTITION_EXAMPLES = examples(
+    "jsam data partition mnist --clients 100 --similarity 50 --plot shares.png",
+    "jsam data partition digits --clients 20 --scheme dirichlet --alpha 0.5 --output shares.csv",
+)
 
-  jsam data partition mnist --clients 100 --similarity 50 --plot shares.png
-
-  jsam data partition digits --clients 20 --scheme dirichlet --alpha 0.5 --output shares.csv
-"""
-
-DatasetName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+DatasetName = Annotated[str, argument("NAME")]
 
 
 @app.command("fetch")
@@ -80,34 +78,24 @@ def _bar() -> Iterator[ProgressCallback]:
 
 @app.command("list")
 @with_options
-def list_datasets(*, result: ResultOptions) -> None:
+def list_datasets(*, result: Result) -> None:
     """Every data set: whether it is there, and whether its checksums are right."""
     from jsam.training.data import describe_datasets
 
     result.check()
     rows: list[dict[str, Any]] = [
-        {
-            "name": status.name,
-            "title": status.title,
-            "state": status.state,
-            "folder": None if status.folder is None else str(status.folder),
-            "detail": status.detail,
-        }
+        {**asdict(status), "folder": None if status.folder is None else str(status.folder)}
         for status in describe_datasets()
     ]
-    deliver(result.text(lambda: {"datasets": rows}, "datasets", lambda: [_datasets_table(rows)]), result.output)
+    result.deliver(lambda: {"datasets": rows}, "datasets", lambda: [_datasets_table(rows)])
 
 
 def _datasets_table(rows: list[dict[str, Any]]) -> RenderableType:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     from jsam.report.tables import PathCell
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("name", "state", "folder", "detail"):
-        table.add_column(name, overflow="fold")
+    table = plain_table("name", "state", "folder", "detail", overflow="fold")
     for row in rows:
         table.add_row(row["name"], row["state"], PathCell(row["folder"] or "–"), Text(row["detail"]))
     return table
@@ -117,11 +105,11 @@ def _datasets_table(rows: list[dict[str, Any]]) -> RenderableType:
 @with_options
 def partition(
     *,
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", show_default=False)],
-    clients: Annotated[int, typer.Option(help="Number of clients.", rich_help_panel=DATA)] = 100,
+    dataset: Annotated[str, argument("DATASET")],
+    clients: Annotated[int, option(DATA, "Number of clients.")] = 100,
     split: PartitionOptions,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw.", rich_help_panel=DATA)] = 0,
-    result: ResultOptions,
+    seed: Annotated[int, option(DATA, "Seed of the draw.", min=0)] = 0,
+    result: Result,
     plot: PlotFile = None,
 ) -> None:
     """Deal a data set out to clients and show who holds how many samples of which label.
@@ -154,4 +142,4 @@ def partition(
     files = {}
     if plot is not None:
         files[plot] = partition_picture(shares, data.train_targets, plot.suffix.lower(), num_classes=data.num_classes)
-    deliver(result.text(lambda: content, "clients", lambda: [line]), result.output, files)
+    result.deliver(lambda: content, "clients", lambda: [line], beside=files)

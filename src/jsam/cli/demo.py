@@ -13,10 +13,10 @@ import typer
 
 from jsam.cli.demo_screen import Outcome, show, verdict
 from jsam.cli.inputs import Inputs
-from jsam.cli.options import RESULT, with_options
-from jsam.cli.output import EXIT_VIOLATION, check_folder, free_folder, say
+from jsam.cli.options import RESULT, examples, option, with_options
+from jsam.cli.output import EXIT_VIOLATION, check_folder, free_folder, require_torch, say
 from jsam.cli.rule_options import RuleOptions, rule_flags
-from jsam.cli.running import require_torch, say_noise, settled, trained, warnings_as_lines
+from jsam.cli.running import say_noise, settled, trained, warnings_as_lines
 from jsam.cli.training_options import NoiseSeed
 from jsam.errors import InputError
 
@@ -27,13 +27,10 @@ if TYPE_CHECKING:
     from jsam.training.data import Dataset
     from jsam.training.task import TaskSpec
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam demo
-
-  jsam demo --budget 20 --seed 3 --output runs/demo-20
-"""
+EXAMPLES = examples(
+    "jsam demo",
+    "jsam demo --budget 20 --seed 3 --output runs/demo-20",
+)
 
 MECHANISMS = ("jsam", "usbm")
 PER_ROUND, CLIP_NORM, SIMILARITY = 5, 1.0, 50.0
@@ -70,20 +67,19 @@ def demo(
     *,
     output: Annotated[
         Path,
-        typer.Option(
+        option(
+            RESULT,
+            "Where everything goes; where a demo is already, the next free name (out/demo-2).",
             metavar="FOLDER",
-            help="Where everything goes; where a demo is already, the next free name (out/demo-2).",
-            rich_help_panel=RESULT,
         ),
     ] = Path("out/demo"),
     economy: Annotated[
-        RuleOptions,
-        rule_flags("budget", "max_selection_prob", "max_epsilon", "seed", file=False, **MNIST.rules),
+        RuleOptions, rule_flags("budget", "max_selection_prob", "max_epsilon", "seed", file=False, **MNIST.rules)
     ],
-    rounds: Annotated[int | None, typer.Option(help="Rounds of training. \\[default: as tuned]")] = None,
+    rounds: Annotated[int | None, option(None, "Rounds of training. \\[default: as tuned]")] = None,
     noise_seed: NoiseSeed = None,
     dataset: Annotated[
-        str, typer.Option(help="mnist, or digits, which needs no download and is used if MNIST cannot be had.")
+        str, option(None, "mnist, or digits, which needs no download and is used if MNIST cannot be had.")
     ] = "mnist",
 ) -> None:
     """Clients report, two mechanisms buy their privacy for the same expected cost, and each trains on what it bought.

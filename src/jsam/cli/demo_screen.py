@@ -11,7 +11,6 @@ from jsam.cli.output import deliver, rendered
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.text import Text
 
     from jsam.mechanism.contract import Contract
     from jsam.runs.settlement import Settlement
@@ -55,7 +54,6 @@ def verdict(outcomes: list[Outcome], num_test: int) -> tuple[str, list[str]]:
 
 
 def show(outcomes: list[Outcome], page: Path, headline: str, notes: list[str], seconds: float) -> None:
-    """The last screen."""
     from rich.panel import Panel
     from rich.text import Text
 
@@ -70,6 +68,8 @@ def show(outcomes: list[Outcome], page: Path, headline: str, notes: list[str], s
         + "; ".join(line for part in outcomes for line in part.settlement.lines() if not part.settlement.kept),
         style="bold green" if kept else "bold red",
     )
+    # A line if the noise is known to others.
+    known = {part.settlement.noise for part in outcomes if part.settlement.settings.noise_seed is not None}
     deliver(
         rendered(
             Panel(Text(headline, style="bold"), expand=False),
@@ -78,20 +78,12 @@ def show(outcomes: list[Outcome], page: Path, headline: str, notes: list[str], s
             Text(""),
             *(_paid_table(part) for part in outcomes),
             audit,
-            *_public(outcomes),
+            *(Text(words, style="bold red") for words in known),
             *(Text(note, style="dim") for note in notes),
             Text(f"The report: {page}   ({seconds:.0f} s)", style="bold"),
         ),
         None,
     )
-
-
-def _public(outcomes: list[Outcome]) -> list[Text]:
-    """A line if the noise is known to others."""
-    from rich.text import Text
-
-    known = {part.settlement.noise for part in outcomes if part.settlement.settings.noise_seed is not None}
-    return [Text(words, style="bold red") for words in known]
 
 
 def _accuracy_table(outcomes: list[Outcome]) -> RenderableType:

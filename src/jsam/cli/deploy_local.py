@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jsam.cli.inputs import check_without_file
-from jsam.cli.options import ECONOMY, RESULT, with_options
+from jsam.cli.options import ECONOMY, RESULT, examples, option, with_options
 from jsam.cli.output import (
     EXIT_BAD_INPUT,
     EXIT_VIOLATION,
@@ -19,11 +19,12 @@ from jsam.cli.output import (
     fail,
     free_folder,
     rendered,
+    require_flower,
     say,
     unusable_folder,
 )
 from jsam.cli.rule_options import RuleOptions, rule_flags
-from jsam.cli.running import RoundProgress, require_flower
+from jsam.cli.running import RoundProgress
 from jsam.cli.wording import in_options
 from jsam.report.plain import json_text
 
@@ -31,13 +32,10 @@ if TYPE_CHECKING:
     from jsam.campaign.campaign_rules import CampaignRules
     from jsam.flower.launch.deploy import LocalResult
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam deploy-local --clients 3 --rounds 2
-
-  jsam deploy-local --clients 5 --rounds 10 --dataset mnist --tls --format json
-"""
+EXAMPLES = examples(
+    "jsam deploy-local --clients 3 --rounds 2",
+    "jsam deploy-local --clients 5 --rounds 10 --dataset mnist --tls --format json",
+)
 
 DATA = "What is trained, and how"
 USUAL = {"prior": "uniform:0,1", "loss_weight": 50.0, "max_epsilon": 10.0}
@@ -46,41 +44,33 @@ USUAL = {"prior": "uniform:0,1", "loss_weight": 50.0, "max_epsilon": 10.0}
 @with_options
 def deploy_local(
     *,
-    clients: Annotated[int, typer.Option(min=1, help="How many SuperNodes.", rich_help_panel=DATA)] = 3,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of training.", rich_help_panel=DATA)] = 2,
-    per_round: Annotated[
-        int | None, typer.Option(min=1, help="Draws a round. \\[default: one a client]", rich_help_panel=DATA)
-    ] = None,
-    dataset: Annotated[str, typer.Option(help="digits, mnist or cifar10.", rich_help_panel=DATA)] = "digits",
-    clip_norm: Annotated[
-        float, typer.Option(help="Each record's gradient is clipped to this.", rich_help_panel=DATA)
-    ] = 1.0,
-    learning_rate: Annotated[float, typer.Option(help="Step of the server.", rich_help_panel=DATA)] = 0.5,
-    delta: Annotated[float, typer.Option(help="δ of the guarantee.", rich_help_panel=DATA)] = 1e-5,
+    clients: Annotated[int, option(DATA, "How many SuperNodes.", min=1)] = 3,
+    rounds: Annotated[int, option(DATA, "Rounds of training.", min=1)] = 2,
+    per_round: Annotated[int | None, option(DATA, "Draws a round. \\[default: one a client]", min=1)] = None,
+    dataset: Annotated[str, option(DATA, "digits, mnist or cifar10.")] = "digits",
+    clip_norm: Annotated[float, option(DATA, "Each record's gradient is clipped to this.")] = 1.0,
+    learning_rate: Annotated[float, option(DATA, "Step of the server.")] = 0.5,
+    delta: Annotated[float, option(DATA, "δ of the guarantee.")] = 1e-5,
     economy: Annotated[RuleOptions, rule_flags(**USUAL)],
-    tls: Annotated[
-        bool, typer.Option("--tls", help="Encrypt, and let every SuperNode prove its key.", rich_help_panel=ECONOMY)
-    ] = False,
+    tls: Annotated[bool, option(ECONOMY, "Encrypt, and let every SuperNode prove its key.", "--tls")] = False,
     limit: Annotated[
         float | None,
-        typer.Option(
+        option(
+            DATA,
+            "Give a run up after this. \\[default: once the server itself must have, 10 minutes a round]",
             min=1.0,
             metavar="SECONDS",
-            help="Give a run up after this. \\[default: once the server itself must have, 10 minutes a round]",
-            rich_help_panel=DATA,
         ),
     ] = None,
     output: Annotated[
         Path,
-        typer.Option(
+        option(
+            RESULT,
+            "Where everything goes; where something is already, the next free name (out/deploy-local-2).",
             metavar="FOLDER",
-            help="Where everything goes; where something is already, the next free name (out/deploy-local-2).",
-            rich_help_panel=RESULT,
         ),
     ] = Path("out/deploy-local"),
-    format: Annotated[  # noqa: A002 - the option's name
-        PageFormat, typer.Option(help="What the result is written as.", rich_help_panel=RESULT)
-    ] = PageFormat.TABLE,
+    format: Annotated[PageFormat, option(RESULT, "What the result is written as.")] = PageFormat.TABLE,  # noqa: A002
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine, run a campaign among them, and show what each client's own
     ledger says.

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from jsam.errors import InputError, install_hint
-from jsam.report.output_files import check_target, same_file, writing
+from jsam.report.output_files import check_target, writing
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress
+    from rich.table import Table
 
 EXIT_VIOLATION = 1
 EXIT_BAD_INPUT = 2
 EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
 EXIT_STOPPED = 130  # as shells report an interrupt
 EXIT_PIPE_CLOSED = 141  # as shells report a closed pipe
-
-PICTURES = (".png", ".pdf", ".svg")
 
 
 class PageFormat(StrEnum):
@@ -46,9 +46,6 @@ class Format(StrEnum):
     CSV = "csv"
 
 
-ENDINGS = {".json": Format.JSON, ".csv": Format.CSV, ".txt": Format.TABLE}
-
-
 def say(message: str) -> None:
     """One line on standard error, whatever the message holds."""
     with contextlib.suppress(OSError, AttributeError):
@@ -60,32 +57,6 @@ def fail(message: str) -> int:
     """Tell the user what was wrong, in one line."""
     say(f"error: {message}")
     return EXIT_BAD_INPUT
-
-
-def check_targets(targets: Mapping[str, Path | None], *, sources: Sequence[str] = ()) -> None:
-    """Refuse what could never be written or drawn, and to write over what is read, before anything is computed.
-
-    `targets` are files by the names of their options; a dash for `output` is standard output.
-    """
-    files: dict[str, Path] = {}
-    for name, target in targets.items():
-        if target is None or (name == "output" and str(target) == "-"):
-            continue
-        option = f"--{name.replace('_', '-')}"
-        check_target(target)
-        for source in sources:
-            if same_file(source, target):
-                read = "standard input" if source == "-" else repr(source)
-                raise InputError(f"{option} {str(target)!r} would overwrite {read}, which is read; name another file")
-        for other, path in files.items():
-            if same_file(path, target):
-                raise InputError(f"{other} and {option} both name {str(target)!r}; each needs a file of its own")
-        files[option] = target
-    plot = files.get("--plot")
-    if plot is not None:
-        if plot.suffix.lower() not in PICTURES:
-            raise InputError(f"--plot {str(plot)!r}: the name must end in {' or '.join(PICTURES)}")
-        require_matplotlib("--plot")
 
 
 def check_folder(output: Path) -> None:
@@ -129,25 +100,20 @@ def _refuse_own(output: Path) -> None:
         raise InputError("--output is empty, or the folder you are in; name a new one")
 
 
-def require_matplotlib(what: str) -> None:
-    """One line instead of a traceback where pictures cannot be drawn."""
-    from importlib.util import find_spec
+def require(what: str, extra: str, **modules: str) -> None:
+    """One line instead of a traceback where an extra is not installed; `modules` has its modules and what they are."""
+    if any(importlib.util.find_spec(module) is None for module in modules):
+        names, are = " and ".join(modules.values()), "is" if len(modules) == 1 else "are"
+        raise InputError(f"{what} needs {names}, which {are} not installed: {install_hint(extra)}")
 
-    if find_spec("matplotlib") is None:
-        raise InputError(f"{what} needs matplotlib, which is not installed: {install_hint('plot')}")
+
+def require_torch() -> None:
+    require("training", "train", torch="torch")
 
 
-def chosen_format(chosen: Format | None, output: Path | None, usual: Format) -> Format:
-    """The format asked for, or else the one that the file's name says, or else the usual one."""
-    if chosen is not None:
-        return chosen
-    ending = "" if output is None else output.suffix.lower()
-    if ending and ending not in ENDINGS:
-        raise InputError(
-            f"--output {str(output)!r}: what to write is not clear from {ending!r}; end the name in "
-            f"{', '.join(list(ENDINGS)[:-1])} or {list(ENDINGS)[-1]}, or give --format"
-        )
-    return ENDINGS.get(ending, usual)
+def require_flower(command: str) -> None:
+    """The extra brings torch too."""
+    require(command, "flower", flwr="Flower", torch="torch")
 
 
 def rendered(*parts: RenderableType, to_file: bool = False) -> str:
@@ -165,6 +131,17 @@ def rendered(*parts: RenderableType, to_file: bool = False) -> str:
     page.flush()
     page.seek(0)
     return page.read()
+
+
+def plain_table(*columns: str, **look: Any) -> Table:
+    """A table with a line under its head and no other."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in columns:
+        table.add_column(name, **look)
+    return table
 
 
 def deliver(text: str, output: Path | None, beside: Mapping[Path, bytes] | None = None) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from jsam.cli.inputs import Inputs
-from jsam.cli.options import RESULT, ClientsFile, PlotFile, ResultOptions, with_options
-from jsam.cli.output import deliver
+from jsam.cli.options import RESULT, ClientsFile, PlotFile, Result, examples, option, with_options
 from jsam.cli.rule_options import Economy
 from jsam.mechanism.contract import Contract
 
@@ -18,17 +15,12 @@ if TYPE_CHECKING:
 
     from jsam.mechanism.budget.loss_weight import BudgetPlan
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam plan clients.csv --prior uniform:0,1 --loss-weight 5
-
-  jsam plan clients.csv --prior beta:2,5 --budget 10 --format json --output contract.json
-
-  jsam plan clients.csv --prior uniform:0,1 --budget 10 --budget-probability 0.95 --write-rules rules.toml
-
-  jsam plan clients.csv --rules rules.toml --max-selection-prob 0.05 --plot plan.png
-"""
+EXAMPLES = examples(
+    "jsam plan clients.csv --prior uniform:0,1 --loss-weight 5",
+    "jsam plan clients.csv --prior beta:2,5 --budget 10 --format json --output contract.json",
+    "jsam plan clients.csv --prior uniform:0,1 --budget 10 --budget-probability 0.95 --write-rules rules.toml",
+    "jsam plan clients.csv --rules rules.toml --max-selection-prob 0.05 --plot plan.png",
+)
 
 
 @with_options
@@ -36,11 +28,9 @@ def plan(
     *,
     clients: ClientsFile,
     economy: Economy,
-    result: ResultOptions,
+    result: Result,
     plot: PlotFile = None,
-    payments: Annotated[
-        bool, typer.Option("--payments/--no-payments", help="Whether to compute payments.", rich_help_panel=RESULT)
-    ] = True,
+    payments: Annotated[bool, option(RESULT, "Whether to compute payments.", "--payments/--no-payments")] = True,
 ) -> None:
     """Turn clients' reports into a contract: whom to select how often, how much ε to buy from each, and what to pay.
 
@@ -53,17 +43,15 @@ def plan(
     result.check(sources=[clients, *economy.sources(rules)], plot=plot, write_rules=economy.written)
     inputs = Inputs.read(clients, rules)
     contract, bought = inputs.contract(payments=payments)
-    text = result.text(lambda: _content(contract, bought), "clients", lambda: _tables(contract, bought, inputs))
     files = economy.files(rules)
     if plot is not None:
         from jsam.report.figures import plan_picture
 
         files[plot] = plan_picture(contract, plot.suffix)
-    deliver(text, result.output, files)
-
-
-def _content(contract: Contract, bought: BudgetPlan | None) -> dict[str, Any]:
-    return contract.as_dict() | ({} if bought is None else {"budget_plan": bought.as_dict()})
+    budget_plan = {} if bought is None else {"budget_plan": bought.as_dict()}
+    result.deliver(
+        lambda: contract.as_dict() | budget_plan, "clients", lambda: _tables(contract, bought, inputs), beside=files
+    )
 
 
 def _tables(contract: Contract, bought: BudgetPlan | None, inputs: Inputs) -> Iterator[RenderableType]:

@@ -5,32 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from jsam.cli.options import RESULT, RunFolderArgument, with_options
+from jsam.cli.options import RESULT, RunFolderArgument, argument, examples, option, with_options
 from jsam.cli.output import deliver, rendered
 from jsam.cli.running import settled, stop_unless_kept
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam publish runs/a public/a
-
-  jsam publish runs/a public/a --with-ledger
-"""
+EXAMPLES = examples(
+    "jsam publish runs/a public/a",
+    "jsam publish runs/a public/a --with-ledger",
+)
 
 
 @with_options
 def publish(
     *,
     folder: RunFolderArgument,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", show_default=False)],
+    target: Annotated[Path, argument("TARGET")],
     with_ledger: Annotated[
         bool,
-        typer.Option(
+        option(
+            RESULT,
+            "Copy the ledger too: everybody can then recompute what was spent, and each client's sensitivity.",
             "--with-ledger",
-            help="Copy the ledger too: everybody can then recompute what was spent, and each client's sensitivity.",
-            rich_help_panel=RESULT,
         ),
     ] = False,
 ) -> None:

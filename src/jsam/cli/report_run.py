@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsam.cli.options import ResultOptions, RunFolderArgument, with_options
-from jsam.cli.output import deliver
+from jsam.cli.options import Result, RunFolderArgument, examples, with_options
+from jsam.cli.output import plain_table
 from jsam.cli.running import run_lines, say_noise, stop_unless_kept
 
 if TYPE_CHECKING:
@@ -15,17 +15,14 @@ if TYPE_CHECKING:
 
     from jsam.runs.settlement import Settlement
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam report runs/a
-
-  jsam report runs/a --format csv --output spending.csv
-"""
+EXAMPLES = examples(
+    "jsam report runs/a",
+    "jsam report runs/a --format csv --output spending.csv",
+)
 
 
 @with_options
-def report(*, folder: RunFolderArgument, result: ResultOptions) -> None:
+def report(*, folder: RunFolderArgument, result: Result) -> None:
     """Recompute each client's spent ε from the ledger with two accountants, and write the report page anew.
 
     Every release is held against what the contract demands of it: noise, clipping norm, samples and draws. At the end
@@ -41,7 +38,7 @@ def report(*, folder: RunFolderArgument, result: ResultOptions) -> None:
     settlement = settle(folder)
     page = write_run_page(folder)
     content = settlement.as_dict() | {"report": str(page)}
-    deliver(result.text(lambda: content, "clients", lambda: _tables(content, settlement, folder, page)), result.output)
+    result.deliver(lambda: content, "clients", lambda: _tables(content, settlement, folder, page))
     say_noise(settlement.settings)
     stop_unless_kept(settlement)
 
@@ -54,12 +51,7 @@ def _tables(content: dict[str, Any], settlement: Settlement, folder: Path, page:
 
 def files_table(files: list[dict[str, str]]) -> RenderableType:
     """Which files may be shown to others, and why or why not."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("file", "publish?", "why"):
-        table.add_column(name)
+    table = plain_table("file", "publish?", "why")
     for file in files:
         table.add_row(file["name"], file["publish"], file["why"])
     return table
@@ -67,13 +59,11 @@ def files_table(files: list[dict[str, str]]) -> RenderableType:
 
 def spending_table(clients: list[dict[str, Any]]) -> RenderableType:
     """The clients that took part, the best paid first."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     from jsam.report.tables import number
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = plain_table()
     table.add_column("client", no_wrap=True)
     for name in ("draws", "ε sold", "ε spent", "second accountant", "payment", ""):
         table.add_column(name, justify="right")

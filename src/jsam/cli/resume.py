@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from jsam.cli.options import RunFolderArgument, TensorBoardFlag, with_options
-from jsam.cli.output import say
-from jsam.cli.running import RoundProgress, finish, require_torch, resumable, say_noise, tracking, warnings_as_lines
+from jsam.cli.options import RunFolderArgument, TensorBoardFlag, examples, with_options
+from jsam.cli.output import require_torch, say
+from jsam.cli.running import RoundProgress, finish, resumable, say_noise, tracking, warnings_as_lines
 
-EXAMPLES = """
-[bold]Example[/bold]
-
-  jsam resume runs/a
-"""
+EXAMPLES = examples("jsam resume runs/a")
 
 
 @with_options

@@ -7,9 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-import typer
-
-from jsam.cli.options import ECONOMY, RESULT, WEIGHTS, Flags
+from jsam.cli.options import ECONOMY, RESULT, WEIGHTS, Flags, option
 from jsam.errors import InputError
 from jsam.mechanism.registry import import_mechanism, mechanism_names
 from jsam.mechanism.rules import Rules, merged, read_settings
@@ -75,11 +73,6 @@ class RuleOptions:
         known_here(rules.mechanism)
         return rules
 
-    @property
-    def written_names(self) -> list[str]:
-        """The options that were written, by name."""
-        return [*self.given, *([] if self.file is None else [RULES_FILE])]
-
     def sources(self, rules: Rules) -> list[str]:
         """The files that are read for these rules."""
         return [str(path) for path in (self.file, rules.past_reports) if path is not None]
@@ -112,11 +105,11 @@ def rule_flags(*names: str, file: bool = True, written: bool = False, **usual: A
         )
     if written:
         options[WRITTEN_RULES] = _file_option(RESULT, "Write the rules that were used here, for --rules.")
-    return Flags(options, dict.fromkeys(options), _parsed)
+    return Flags(options, _parsed)
 
 
 def _file_option(panel: str, words: str) -> Any:
-    return Annotated[Path | None, typer.Option(metavar="FILE.toml", help=words, rich_help_panel=panel)]
+    return Annotated[Path | None, option(panel, words, metavar="FILE.toml")]
 
 
 def _option(name: str, kind: Any, default: Any) -> Any:
@@ -124,7 +117,7 @@ def _option(name: str, kind: Any, default: Any) -> Any:
     shown = "" if default is None else f" \\[default: {default}]"
     panel = WEIGHTS if name in _WEIGHTS else ECONOMY
     least = 0 if name == "seed" else None
-    return Annotated[kind | None, typer.Option(min=least, help=_HELP[name] + shown, rich_help_panel=panel)]
+    return Annotated[kind | None, option(panel, _HELP[name] + shown, min=least)]
 
 
 def _parsed(values: dict[str, Any]) -> RuleOptions:

@@ -13,7 +13,7 @@ import typer
 
 from jsam.cli.output import EXIT_VIOLATION, deliver, rendered, say
 from jsam.cli.wording import in_options
-from jsam.errors import InputError, NotSupportedError, install_hint
+from jsam.errors import NotSupportedError
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -25,22 +25,6 @@ if TYPE_CHECKING:
     from jsam.training.recorded_run import RunResult
     from jsam.training.task import Task
     from jsam.training.tensorboard import TensorBoard
-
-
-def require_torch() -> None:
-    """One line instead of a traceback where only the planner is installed."""
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None:
-        raise InputError(f"training needs torch, which is not installed: {install_hint('train')}")
-
-
-def require_flower(command: str) -> None:
-    """The same where a federation cannot be joined or started; the extra brings torch too."""
-    from importlib.util import find_spec
-
-    if find_spec("flwr") is None or find_spec("torch") is None:
-        raise InputError(f"{command} needs Flower and torch, which are not installed: {install_hint('flower')}")
 
 
 @contextlib.contextmanager
@@ -111,11 +95,8 @@ def tracking(folder: Path, wanted: bool) -> Iterator[TensorBoard | None]:
         return
     from jsam.training.tensorboard import TensorBoard
 
-    tracker = TensorBoard(folder / "tensorboard")
-    try:
+    with contextlib.closing(TensorBoard(folder / "tensorboard")) as tracker:
         yield tracker
-    finally:
-        tracker.close()
 
 
 def trained(

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from jsam.cli.inputs import Inputs
-from jsam.cli.options import ECONOMY, RESULT, TensorBoardFlag, with_options
-from jsam.cli.output import check_folder, say
-from jsam.cli.rule_options import RuleOptions, rule_flags
-from jsam.cli.running import finish, require_torch, resumable, say_noise, tracking, trained, warnings_as_lines
+from jsam.cli.options import ECONOMY, RESULT, TensorBoardFlag, examples, option, with_options
+from jsam.cli.output import check_folder, require_torch, say
+from jsam.cli.rule_options import RULES_FILE, RuleOptions, rule_flags
+from jsam.cli.running import finish, resumable, say_noise, tracking, trained, warnings_as_lines
 from jsam.cli.training_options import DATA, PartitionOptions, TrainingOptions
 from jsam.errors import InputError
 
@@ -20,17 +18,12 @@ if TYPE_CHECKING:
     from jsam.mechanism.contract import Contract
     from jsam.mechanism.rules import Rules
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam simulate --dataset mnist --mechanism jsam --budget 10 --noise-weight 200 --max-epsilon 10 --output runs/a
-
-  jsam simulate --dataset mnist --rules runs/a/rules.toml --mechanism usbm --output runs/b
-
-  jsam simulate --dataset digits --clients 20 --loss-weight 50 --rounds 30 --output runs/c
-
-  jsam simulate --contract contract.json --dataset mnist --similarity 50 --output runs/d
-"""
+EXAMPLES = examples(
+    "jsam simulate --dataset mnist --mechanism jsam --budget 10 --noise-weight 200 --max-epsilon 10 --output runs/a",
+    "jsam simulate --dataset mnist --rules runs/a/rules.toml --mechanism usbm --output runs/b",
+    "jsam simulate --dataset digits --clients 20 --loss-weight 50 --rounds 30 --output runs/c",
+    "jsam simulate --contract contract.json --dataset mnist --similarity 50 --output runs/d",
+)
 
 DEFAULT_CLIENTS, DEFAULT_PRIOR = "100", "uniform:0,1"
 
@@ -38,27 +31,20 @@ DEFAULT_CLIENTS, DEFAULT_PRIOR = "100", "uniform:0,1"
 @with_options
 def simulate(
     *,
-    output: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="A new folder for everything about the run.", rich_help_panel=RESULT)
-    ],
-    dataset: Annotated[str, typer.Option(help="mnist, cifar10 or digits.", rich_help_panel=DATA)] = "mnist",
+    output: Annotated[Path, option(RESULT, "A new folder for everything about the run.", metavar="FOLDER")],
+    dataset: Annotated[str, option(DATA, "mnist, cifar10 or digits.")] = "mnist",
     clients: Annotated[
         str | None,
-        typer.Option(
-            help=f"How many clients to simulate, or a CLIENTS.csv with reports. \\[default: {DEFAULT_CLIENTS}]",
-            rich_help_panel=DATA,
-        ),
+        option(DATA, f"How many clients to simulate, or a CLIENTS.csv with reports. \\[default: {DEFAULT_CLIENTS}]"),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model by name. \\[default: the data set's]", rich_help_panel=DATA)
-    ] = None,
+    model: Annotated[str | None, option(DATA, "Model by name. \\[default: the data set's]")] = None,
     contract: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Train under this contract (jsam plan --format json). It is planned already: no mechanism, prior, "
+        option(
+            ECONOMY,
+            "Train under this contract (jsam plan --format json). It is planned already: no mechanism, prior, "
             "budget, weights or caps beside it.",
-            rich_help_panel=ECONOMY,
+            metavar="FILE",
         ),
     ] = None,
     economy: Annotated[RuleOptions, rule_flags(prior=DEFAULT_PRIOR)],
@@ -110,7 +96,7 @@ def _stored(file: Path, clients: str | None, economy: RuleOptions) -> tuple[int,
     """How many clients a stored contract has, and what gives it."""
     from jsam.mechanism.contract_files import load_contract
 
-    for name in economy.written_names:
+    for name in [*economy.given, *([] if economy.file is None else [RULES_FILE])]:
         if name != "seed":
             raise InputError(f"give --contract or --{name.replace('_', '-')}, not both: a contract is already planned")
     contract = load_contract(file)

@@ -5,27 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from jsam.cli.client_books import adopted, paused, policy_page, statement_page, withdrawn
-from jsam.cli.options import RESULT, with_options
-from jsam.cli.output import PageFormat, deliver, say
-from jsam.cli.running import require_flower
+from jsam.cli.options import RESULT, argument, examples, option, with_options
+from jsam.cli.output import PageFormat, deliver, require_flower, say
 from jsam.errors import InputError
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam supernode client.toml --superlink server.example:8000 --root-certificates ca.crt --key hospital-a
-
-  jsam supernode client.toml --statement
-
-  jsam supernode client.toml --show-policy
-
-  jsam supernode client.toml --pause
-
-  jsam supernode client.toml --withdraw three-hospitals
-"""
+EXAMPLES = examples(
+    "jsam supernode client.toml --superlink server.example:8000 --root-certificates ca.crt --key hospital-a",
+    "jsam supernode client.toml --statement",
+    "jsam supernode client.toml --show-policy",
+    "jsam supernode client.toml --pause",
+    "jsam supernode client.toml --withdraw three-hospitals",
+)
 
 CONNECTION = "How to reach the server"
 OWN = "Without any server"
@@ -34,66 +25,45 @@ OWN = "Without any server"
 @with_options
 def supernode(
     *,
-    client: Annotated[Path, typer.Argument(metavar="CLIENT.toml", show_default=False)],
-    superlink: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The SuperLink.", rich_help_panel=CONNECTION)
-    ] = None,
+    client: Annotated[Path, argument("CLIENT.toml")],
+    superlink: Annotated[str | None, option(CONNECTION, "The SuperLink.", metavar="HOST:PORT")] = None,
     root_certificates: Annotated[
-        Path | None,
-        typer.Option(metavar="CA.crt", help="Who may vouch for the SuperLink.", rich_help_panel=CONNECTION),
+        Path | None, option(CONNECTION, "Who may vouch for the SuperLink.", metavar="CA.crt")
     ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The private key that the server knows.", rich_help_panel=CONNECTION),
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Plain text and no key: on one machine only.", rich_help_panel=CONNECTION)
-    ] = False,
-    port: Annotated[
-        int, typer.Option(min=1, max=65535, help="A free port of this machine's own.", rich_help_panel=CONNECTION)
-    ] = 8001,
-    app: Annotated[
-        str, typer.Option(help="Another installed app, as module:name.")
-    ] = "jsam.flower.client_app:deployed",
-    statement: Annotated[
-        bool, typer.Option("--statement", help="Only show what the ledger says.", rich_help_panel=OWN)
-    ] = False,
+    key: Annotated[Path | None, option(CONNECTION, "The private key that the server knows.", metavar="FILE")] = None,
+    insecure: Annotated[bool, option(CONNECTION, "Plain text and no key: on one machine only.", "--insecure")] = False,
+    port: Annotated[int, option(CONNECTION, "A free port of this machine's own.", min=1, max=65535)] = 8001,
+    app: Annotated[str, option(None, "Another installed app, as module:name.")] = "jsam.flower.client_app:deployed",
+    statement: Annotated[bool, option(OWN, "Only show what the ledger says.", "--statement")] = False,
     show_policy: Annotated[
-        bool,
-        typer.Option(
-            "--show-policy",
-            help="Show all limits on what is sold, with those that nobody wrote down.",
-            rich_help_panel=OWN,
-        ),
+        bool, option(OWN, "Show all limits on what is sold, with those that nobody wrote down.", "--show-policy")
     ] = False,
     pause: Annotated[
         bool | None,
-        typer.Option(
+        option(
+            OWN,
+            "Answer no request, with the reason `paused`, until --unpause. Nothing is lost or closed.",
             "--pause/--unpause",
-            help="Answer no request, with the reason `paused`, until --unpause. Nothing is lost or closed.",
             show_default=False,
-            rich_help_panel=OWN,
         ),
     ] = None,
     withdraw: Annotated[
         str | None,
-        typer.Option(
+        option(
+            OWN,
+            "End this campaign for good: nothing more is released. Says what was spent and what is due.",
             metavar="CAMPAIGN",
-            help="End this campaign for good: nothing more is released. Says what was spent and what is due.",
-            rich_help_panel=OWN,
         ),
     ] = None,
     adopt_ledger: Annotated[
         bool,
-        typer.Option(
+        option(
+            OWN,
+            "Take over a ledger of an earlier version, as it is. Only if you know that nothing in it is missing.",
             "--adopt-ledger",
-            help="Take over a ledger of an earlier version, as it is. Only if you know that nothing in it is missing.",
-            rich_help_panel=OWN,
         ),
     ] = False,
-    format: Annotated[  # noqa: A002 - the option's name
-        PageFormat, typer.Option(help="Of the statement.", rich_help_panel=RESULT)
-    ] = PageFormat.TABLE,
+    format: Annotated[PageFormat, option(RESULT, "Of the statement.")] = PageFormat.TABLE,  # noqa: A002
 ) -> None:
     """Take part in campaigns as the client of CLIENT.toml, show its accounts, pause, or leave a campaign.
 
@@ -101,24 +71,26 @@ def supernode(
     like, `policy` (limits on what is sold; what it leaves out has a default, see --show-policy). The app that runs is
     the one installed here, whatever a server ships.
     """
-    if sum((statement, show_policy, pause is not None, withdraw is not None, adopt_ledger)) > 1:
+    from jsam.campaign.client.client_files import ClientFiles
+
+    alone = sum((statement, show_policy, pause is not None, withdraw is not None, adopt_ledger))
+    if alone > 1:
         raise InputError("give one of --statement, --show-policy, --pause, --unpause, --withdraw and --adopt-ledger")
-    page = None
-    if statement:
-        page = statement_page(client, format)
-    elif show_policy:
-        page = policy_page(client, format)
-    elif pause is not None:
-        page = paused(client, pause)
-    elif withdraw is not None:
-        page = withdrawn(client, withdraw)
-    elif adopt_ledger:
-        page = adopted(client)
-    if page is not None:
+    if alone:
+        files = ClientFiles.load(client)
+        if statement:
+            page = statement_page(files, format)
+        elif show_policy:
+            page = policy_page(files, format)
+        elif pause is not None:
+            page = paused(files, pause)
+        elif withdraw is not None:
+            page = withdrawn(files, withdraw)
+        else:
+            page = adopted(files)
         deliver(page, None)
         return
     require_flower("supernode")
-    from jsam.campaign.client.client_files import ClientFiles
     from jsam.files import keep_private
     from jsam.flower.launch.processes import quiet_environment
     from jsam.flower.launch.supernode import become_supernode

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import click
-import typer
-
-from jsam.cli.options import Flags
+from jsam.cli.options import Flags, option
 
 DATA, TRAINING, PRIVACY = "Data and model", "Training", "Privacy"
 
@@ -16,25 +13,14 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 LEARNING_RATE_SCHEDULES = ("constant", "cosine", "step", "inverse-sqrt")
 
 
-def _option(panel: str, words: str, *names: str, choices: tuple[str, ...] = ()) -> Any:
-    choice = click.Choice(choices) if choices else None
-    return typer.Option(*names, help=words, rich_help_panel=panel, click_type=choice)
-
-
-Delta = Annotated[float, _option(PRIVACY, "δ of the guarantee.")]
-Noise = Annotated[str, _option(PRIVACY, "exact, or the paper's lemma1 (needs --c2).", choices=("exact", "lemma1"))]
-C2 = Annotated[float | None, _option(PRIVACY, "Constant of lemma1, which the paper leaves open.", "--c2")]
+Delta = Annotated[float, option(PRIVACY, "δ of the guarantee.")]
+Noise = Annotated[str, option(PRIVACY, "exact, or the paper's lemma1 (needs --c2).", choices=("exact", "lemma1"))]
+C2 = Annotated[float | None, option(PRIVACY, "Constant of lemma1, which the paper leaves open.", "--c2")]
 AdjacencyOption = Annotated[
-    str,
-    _option(PRIVACY, "One record added or removed (C/M), or replaced (2C/M).", choices=("add-remove", "replace")),
+    str, option(PRIVACY, "One record added or removed (C/M), or replaced (2C/M).", choices=("add-remove", "replace"))
 ]
-NoiseSeed = Annotated[
-    int | None,
-    _option(
-        PRIVACY,
-        "Draw the noise from this seed, for experiments to be repeated: not private. \\[default: a secret key]",
-    ),
-]
+_SEED_WORDS = "Draw the noise from this seed, for experiments to be repeated: not private. \\[default: a secret key]"
+NoiseSeed = Annotated[int | None, option(PRIVACY, _SEED_WORDS)]
 
 
 def _flags(panel: str, *options: tuple[str, Any, Any, str], **others: tuple[Any, Any]) -> Flags:
@@ -42,16 +28,16 @@ def _flags(panel: str, *options: tuple[str, Any, Any, str], **others: tuple[Any,
     kinds: dict[str, Any] = {}
     for name, kind, default, words in options:
         if isinstance(kind, tuple):
-            kinds[name] = (Annotated[str, _option(panel, words, choices=kind)], default)
+            kinds[name] = (Annotated[str, option(panel, words, choices=kind)], default)
         else:
             # A flag has no --no- beside it.
             names = (f"--{name}",) if kind is bool else ()
-            kinds[name] = (Annotated[kind, _option(panel, words, *names)], default)
+            kinds[name] = (Annotated[kind, option(panel, words, *names)], default)
     kinds |= others
     return Flags(
-        {name: option for name, (option, _) in kinds.items()},
-        {name: default for name, (_, default) in kinds.items()},
+        {name: declared for name, (declared, _) in kinds.items()},
         lambda values: {name: value for name, value in values.items() if value is not None},
+        {name: default for name, (_, default) in kinds.items()},
     )
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jsam.cli.options import ResultOptions, with_options
-from jsam.cli.output import EXIT_VIOLATION, Format, deliver, rendered
+from jsam.cli.options import Result, argument, examples, option, with_options
+from jsam.cli.output import EXIT_VIOLATION, plain_table
 from jsam.errors import InputError
-from jsam.report.plain import csv_text, json_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,50 +18,39 @@ if TYPE_CHECKING:
     from jsam.campaign.client.policy import Policy
     from jsam.campaign.terms import Terms
 
-EXAMPLES = """
-[bold]Examples[/bold]
-
-  jsam verify-contract terms.json
-
-  jsam verify-contract terms.json --sensitivity 0.23 --samples 600 --policy policy.toml --ledger ledger --format json
-"""
+EXAMPLES = examples(
+    "jsam verify-contract terms.json",
+    "jsam verify-contract terms.json --sensitivity 0.23 --samples 600 --policy policy.toml --ledger ledger"
+    " --format json",
+)
 
 OWN = "What only the client knows"
 STYLES = {"passed": "green", "violated": "bold red", "not checked": "yellow"}
-
-TermsFile = Annotated[Path, typer.Argument(metavar="TERMS.json", show_default=False)]
 
 
 @with_options
 def verify_contract(
     *,
-    terms: TermsFile,
-    sensitivity: Annotated[
-        float | None,
-        typer.Option(help="The own cost of a unit of ε: is the payment enough?", rich_help_panel=OWN),
-    ] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="The own number of records.", rich_help_panel=OWN)] = None,
+    terms: Annotated[Path, argument("TERMS.json")],
+    sensitivity: Annotated[float | None, option(OWN, "The own cost of a unit of ε: is the payment enough?")] = None,
+    samples: Annotated[int | None, option(OWN, "The own number of records.", min=1)] = None,
     policy: Annotated[
-        Path | None,
-        typer.Option(metavar="POLICY.toml", help="The own limits: is the offer within them?", rich_help_panel=OWN),
+        Path | None, option(OWN, "The own limits: is the offer within them?", metavar="POLICY.toml")
     ] = None,
     ledger: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="The own books: other campaigns in them count towards the policy's totals.",
-            rich_help_panel=OWN,
-        ),
+        option(OWN, "The own books: other campaigns in them count towards the policy's totals.", metavar="FOLDER"),
     ] = None,
     recomputed: Annotated[
         bool | None,
-        typer.Option(
+        option(
+            None,
+            "With a budget: does it give this loss weight for N clients? Left out, the policy decides, else yes.",
             "--check-loss-weight/--no-check-loss-weight",
-            help="With a budget: does it give this loss weight for N clients? Left out, the policy decides, else yes.",
             show_default=False,
         ),
     ] = None,
-    result: ResultOptions,
+    result: Result,
 ) -> None:
     """Check the terms in TERMS.json without asking anybody: hash, noise, draws, payment, policy.
 
@@ -82,14 +71,15 @@ def verify_contract(
     if recomputed is None:
         recomputed = limits is None or limits.check_loss_weight
     found = verify(offered, sensitivity, samples)
-    checks = [check.as_dict() for check in found.checks]
     if recomputed:
-        checks.append(check_loss_weight_apart(offered).as_dict())
+        found += (check_loss_weight_apart(offered),)
+    checks: list[dict[str, str]] = [asdict(check) for check in found]
     if limits is not None:
         checks += _policy_checks(offered, limits, ledger)
     ok = all(check["status"] != "violated" for check in checks)
-    content = {**found.as_dict(), "ok": ok, "hash": offered.hash, "checks": checks}
-    deliver(_text(offered, content, result), result.output)
+    about = {"campaign": offered.campaign, "client": offered.client}
+    content = {"ok": ok, **about, "checks": checks, "hash": offered.hash}
+    result.deliver(lambda: content, "checks", lambda: _tables(offered, content))
     if not ok:
         raise typer.Exit(EXIT_VIOLATION)
 
@@ -111,19 +101,8 @@ def _policy_checks(terms: Terms, policy: Policy, ledger: Path | None) -> list[di
     return [{"name": f"policy: {entry.code}", "status": "violated", "message": entry.text} for entry in objections]
 
 
-def _text(terms: Terms, content: dict[str, Any], result: ResultOptions) -> str:
-    kind = result.kind
-    if kind is Format.JSON:
-        return json_text(content)
-    if kind is Format.CSV:
-        return csv_text(content["checks"])
-    return rendered(*_tables(terms, content), to_file=result.output is not None)
-
-
 def _tables(terms: Terms, content: dict[str, Any]) -> tuple[RenderableType, ...]:
-    from rich import box
     from rich.panel import Panel
-    from rich.table import Table
     from rich.text import Text
 
     from jsam.privacy import Adjacency
@@ -135,9 +114,8 @@ def _tables(terms: Terms, content: dict[str, Any]) -> tuple[RenderableType, ...]
     )
     verdict = "the terms hold" if content["ok"] else "DO NOT ACCEPT"
     head = Text(f"{terms.campaign}: {verdict}", style="green" if content["ok"] else "bold red")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("check", "verdict", "found"):
-        table.add_column(name, no_wrap=name == "verdict")
+    table = plain_table("check", "verdict", "found")
+    table.columns[1].no_wrap = True
     for check in content["checks"]:
         status = check["status"]
         table.add_row(Text(check["name"]), Text(status, style=STYLES[status]), Text(check["message"]))

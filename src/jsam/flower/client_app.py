@@ -27,10 +27,9 @@ def client_app(noise: Noise = fresh_noise, times: ReplyTimes | None = None) -> C
             # torch is loaded late: a process that only forks, or serves another app, does without.
             from jsam.training.federated import local_training
 
-            def load() -> ClientFiles:
-                return ClientFiles.of_node(context.node_config)
-
-            client = Client(load=load, training=local_training, noise=noise, times=times)
+            client = Client(
+                load=lambda: ClientFiles.of_node(context.node_config), training=local_training, noise=noise, times=times
+            )
             answer = client.answer(question_in(message, kind))
             # Made last of all: a message says to the microsecond when it was made.
             return Message(content_of(answer), reply_to=message)

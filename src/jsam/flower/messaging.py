@@ -41,7 +41,7 @@ _MADE_UP = (
 
 
 class FlowerTransport:
-    """Flower's grid as a `Transport`."""
+    """Flower's grid as a `Transport`, where its methods are explained."""
 
     def __init__(
         self, grid: Grid, *, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
@@ -49,19 +49,15 @@ class FlowerTransport:
         self._grid, self.now, self._sleep = grid, now, sleep
 
     def nodes(self) -> set[int]:
-        """Who is online."""
         return {int(node) for node in self._grid.get_node_ids()}
 
     def public_keys(self) -> dict[int, str]:
-        """The key that each node proved to hold; empty where nodes are not asked for one."""
         return {int(node.node_id): public_key_text(node.public_key) for node in self._grid.get_nodes()}
 
     def pause(self) -> None:
-        """Wait a moment for messages to arrive."""
         self._sleep(_PAUSE)
 
     def send(self, node: int, question: Question, *, seconds: float) -> str | None:
-        """Hand a message to the SuperLink; its id, or None if the SuperLink would not have it."""
         kind, record = MESSAGES[question.kind]
         content = RecordDict()
         if record:
@@ -74,7 +70,6 @@ class FlowerTransport:
         return ids[0] if ids and ids[0] else None
 
     def collect(self, message_ids: Iterable[str]) -> list[Reply]:
-        """Whatever has arrived for these messages."""
         wanted = list(dict.fromkeys(message_ids))  # in their order: of two answers that are there the earlier counts
         if not wanted:
             return []

@@ -147,18 +147,15 @@ def compare_picture(rows: Sequence[Mapping[str, Any]], sweep: Sequence[Mapping[s
         for row in shown:
             curve = [r for r in sweep if r["mechanism"] == row["mechanism"] and r["noise_weight"] == asked_noise]
             look = {"color": colours[row["mechanism"]], "ls": _dashes(row["mechanism"])}
-            for axis, (x, y) in zip(axes.flat, AXES_OF_COMPARE, strict=True):
+            for axis, (x, y, _) in zip(axes.flat, AXES_OF_COMPARE, strict=True):
                 axis.plot([r[x] for r in curve], [r[y] for r in curve], lw=1.8, label=row["mechanism"], **look)
                 axis.plot(row[x], row[y], "o", ms=6, color=look["color"], mec="white", mew=0.8, zorder=4)
         _paper(axes.flat[2], sweep, asked_noise)
-        for axis, (x, y) in zip(axes.flat, AXES_OF_COMPARE, strict=True):
-            axis.set(xlabel=NAMES[x], ylabel=NAMES[y])
+        for axis, (x, y, title) in zip(axes.flat, AXES_OF_COMPARE, strict=True):
+            axis.set(title=title, xlabel=NAMES[x], ylabel=NAMES[y])
             axis.set_xscale("log" if "log scale" in NAMES[x] else "linear")
             axis.set_yscale("log" if "log scale" in NAMES[y] else "linear")
             _plain_ticks(axis)
-        axes.flat[0].set_title("Cost against loss bound")
-        axes.flat[1].set_title("Cost against η")
-        axes.flat[2].set_title("Selected clients against cost")
         handles, labels = axes.flat[2].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 9))
         figure.suptitle(
@@ -168,9 +165,9 @@ def compare_picture(rows: Sequence[Mapping[str, Any]], sweep: Sequence[Mapping[s
 
 
 AXES_OF_COMPARE = (
-    ("loss_bound", "expected_cost"),
-    ("loss_weight", "expected_cost"),
-    ("expected_cost", "num_selected"),
+    ("loss_bound", "expected_cost", "Cost against loss bound"),
+    ("loss_weight", "expected_cost", "Cost against η"),
+    ("expected_cost", "num_selected", "Selected clients against cost"),
 )
 NAMES = {
     "loss_bound": "loss bound",

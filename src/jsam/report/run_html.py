@@ -33,7 +33,8 @@ def run_page(run: RunData) -> str:
         f"{data['dataset']}, {data['partition']}, {data['num_clients']} clients, {run.settings['rounds']} rounds of "
         f"{run.settings['per_round']} draws"
     )
-    state = [] if run.complete else [paragraph(f"The run is not complete: {_progress(run)}.")]
+    done, rounds = run.metrics[-1]["round"] if run.metrics else 0, run.settings["rounds"]
+    state = [] if run.complete else [paragraph(f"The run is not complete: {done} of {rounds} rounds.")]
     return page(
         f"Private training under the {run.mechanism} contract",
         subtitle,
@@ -43,7 +44,7 @@ def run_page(run: RunData) -> str:
                 (percent(run.accuracy), "test accuracy"),
                 (f"{contract['num_selected']} of {contract['num_clients']}", "clients under contract"),
                 (number(contract["total_payment"]), "paid to clients in total"),
-                (_largest_epsilon(run), "largest ε sold"),
+                (number(max((c["epsilon"] for c in contract["clients"]), default=None)), "largest ε sold"),
             ]
         ),
         verdict(run.audit["kept"], run.audit["verdict"]),
@@ -88,23 +89,20 @@ def clients_table(run: RunData) -> str:
     rows = []
     for client in sorted(run.clients, key=lambda client: -(client.get("payment") or 0.0)):
         kind = "over" if client.get("over") else "none" if not client.get("epsilon") else ""
-        rows.append((kind, _client_cells(client)))
+        remark = "OVER" if client.get("over") else "" if client.get("participations") else "never drawn"
+        cells = [
+            str(client["id"]),
+            number(client.get("sensitivity")),
+            number(client.get("selection_prob")),
+            str(client.get("participations", 0)),
+            number(client.get("epsilon")),
+            number(client.get("spent")),
+            number(client.get("second_opinion")),
+            number(client.get("payment")),
+            remark,
+        ]
+        rows.append((kind, cells))
     return table(header, rows)
-
-
-def _client_cells(client: dict[str, Any]) -> list[str]:
-    remark = "OVER" if client.get("over") else "" if client.get("participations") else "never drawn"
-    return [
-        str(client["id"]),
-        number(client.get("sensitivity")),
-        number(client.get("selection_prob")),
-        str(client.get("participations", 0)),
-        number(client.get("epsilon")),
-        number(client.get("spent")),
-        number(client.get("second_opinion")),
-        number(client.get("payment")),
-        remark,
-    ]
 
 
 def guarantee(audit: dict[str, Any]) -> str:
@@ -190,12 +188,3 @@ def _settings_table(run: RunData) -> str:
 def _files_table(run: RunData) -> str:
     rows = [("", [file["name"], file["publish"], file["why"]]) for file in run.audit.get("files", [])]
     return table(["file", "publish?", "why"], rows, words=True)
-
-
-def _largest_epsilon(run: RunData) -> str:
-    return number(max((client["epsilon"] for client in run.contract["clients"]), default=None))
-
-
-def _progress(run: RunData) -> str:
-    done = run.metrics[-1]["round"] if run.metrics else 0
-    return f"{done} of {run.settings['rounds']} rounds"

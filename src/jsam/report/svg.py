@@ -46,7 +46,7 @@ def line_chart(
     xs = [x for line in series for x, _ in line.points]
     ys = [y for line in series for _, y in line.points if math.isfinite(y)]
 
-    def draw(width: int) -> str:
+    def draw(width: int) -> list[str]:
         frame = _Frame(max(xs, default=1) or 1, top or (max(ys, default=1) or 1) * 1.05, width, height, percent)
         parts = [frame.axes(x_title, y_title)]
         for line in series:
@@ -59,17 +59,18 @@ def line_chart(
                 for x, y in line.points
                 if math.isfinite(y)
             ]
-        return _svg(parts, width, height, f"{y_title} against {x_title}")
+        return parts
 
-    legend = _legend([(line.name, line.tone) for line in series]) if len(series) > 1 else ""
-    return legend + _twice(draw)
+    items = "".join(f'<span><i class="tone{line.tone}"></i>{escape(line.name)}</span>' for line in series)
+    legend = f'<div class="legend">{items}</div>' if len(series) > 1 else ""
+    return legend + _twice(draw, height, f"{y_title} against {x_title}")
 
 
 def bar_chart(bars: Sequence[Bar], *, x_title: str, y_title: str, tone: int = 1, height: int = 220) -> str:
     """One bar an item, in the order given."""
     highest = max((max(bar.value, bar.inner or 0) for bar in bars), default=0) or 1
 
-    def draw(width: int) -> str:
+    def draw(width: int) -> list[str]:
         frame = _Frame(len(bars) or 1, highest * 1.05, width, height, False)
         parts = [frame.axes(x_title, y_title, x_labels=False)]
         room = (width - _LEFT - _RIGHT) / max(1, len(bars))
@@ -83,9 +84,9 @@ def bar_chart(bars: Sequence[Bar], *, x_title: str, y_title: str, tone: int = 1,
                 for value, look in shapes
             )
             parts.append(f"<g>{drawn}<title>{escape(bar.label)}</title></g>")
-        return _svg(parts, width, height, f"{y_title} by {x_title}")
+        return parts
 
-    return _twice(draw)
+    return _twice(draw, height, f"{y_title} by {x_title}")
 
 
 class _Frame:
@@ -133,17 +134,11 @@ def _ticks(top: float, most: int = 6) -> list[float]:
     return [round(i * step, 12) for i in range(int(top / step + 1e-9) + 1)]
 
 
-def _legend(names: Sequence[tuple[str, int]]) -> str:
-    items = "".join(f'<span><i class="tone{tone}"></i>{escape(name)}</span>' for name, tone in names)
-    return f'<div class="legend">{items}</div>'
+def _twice(draw: Callable[[int], list[str]], height: int, label: str) -> str:
+    def svg(width: int) -> str:
+        return (
+            f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}" '
+            f'xmlns="http://www.w3.org/2000/svg">{"".join(draw(width))}</svg>'
+        )
 
-
-def _twice(draw: Callable[[int], str]) -> str:
-    return f'<div class="wide">{draw(_WIDE)}</div><div class="narrow">{draw(_NARROW)}</div>'
-
-
-def _svg(parts: Sequence[str], width: int, height: int, label: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}" '
-        f'xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
-    )
+    return f'<div class="wide">{svg(_WIDE)}</div><div class="narrow">{svg(_NARROW)}</div>'

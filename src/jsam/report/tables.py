@@ -62,16 +62,11 @@ def plan_headline(
     lines: list[tuple[str, str, str]] = [
         ("kept", f"{contract.num_selected} of {contract.num_clients}", _most_drawn(contract)),
         ("expected cost", number(contract.expected_cost), "what the server expected to pay, from the prior"),
+        ("total due", number(contract.total_payment), _payments_known(contract)),
+        ("loss bound", number(contract.loss_bound), "of training: selection bias and privacy noise"),
+        ("objective", number(contract.objective), _runner_up(contract)),
+        ("loss weight", number(contract.loss_weight), _where_from(budget_plan)),
     ]
-    if contract.payments is None:
-        lines.append(("total due", "–", "payments were left out"))
-    else:
-        error = contract.payment_error_bound
-        known = f", each ± {number(error, 1)}" if error else ""
-        lines.append(("total due", number(contract.total_payment), f"payments for these reports{known}"))
-    lines.append(("loss bound", number(contract.loss_bound), "of training: selection bias and privacy noise"))
-    lines.append(("objective", number(contract.objective), _runner_up(contract)))
-    lines.append(("loss weight", number(contract.loss_weight), _where_from(budget_plan)))
     if budget_plan is not None:
         lines.append(("may fall due", number(budget_plan.payment_quantiles[0.5]), _quantiles(budget_plan)))
     lines.append(("prior", "", f"{prior} · {_regularity(flats)}"))
@@ -98,6 +93,13 @@ def _most_drawn(contract: Contract) -> str:
     if p[most] <= p[p > 0].min() * (1 + 1e-9):
         return "clients, all drawn equally often"
     return f"clients; most draws go to {contract.ids[most]}: {p[most]:.3g}"
+
+
+def _payments_known(contract: Contract) -> str:
+    if contract.payments is None:
+        return "payments were left out"
+    error = contract.payment_error_bound
+    return f"payments for these reports{f', each ± {number(error, 1)}' if error else ''}"
 
 
 def _runner_up(contract: Contract) -> str:

@@ -8,42 +8,29 @@ from __future__ import annotations
 import pickletools
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jsam.runs.run_folder import RunFolder
-from jsam.runs.run_integrity import fingerprint_of
 from jsam.runs.settings import TrainingSettings
 
 _MEMO = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
 _LARGEST = 2**24
 
 
-@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """`applied` rounds have changed the model, by whichever file says most; `problems` are where files disagree."""
 
-    applied: int
-    problems: tuple[str, ...]
-
-    @classmethod
-    def of(cls, run: RunFolder, config: Mapping[str, Any], settings: TrainingSettings) -> Evidence:
-        words = _Words(run, settings, fingerprint_of(config, run))
-        problems = tuple(words.problems())
-        return cls(applied=max(words.said.values(), default=0), problems=problems)
-
-
-class _Words:
-    """What each file says, gathered while it is judged."""
-
-    def __init__(self, run: RunFolder, settings: TrainingSettings, fingerprint: str) -> None:
-        self.run, self.rounds, self.fingerprint = run, settings.rounds, fingerprint
+    def __init__(self, run: RunFolder, config: Mapping[str, Any], settings: TrainingSettings) -> None:
+        self.run, self.rounds, self.fingerprint = run, settings.rounds, run.fingerprint(config)
+        # What each file says, gathered while it is judged.
         self.said: dict[str, int] = {}
+        self.problems = tuple(self._judged())
+        self.applied = max(self.said.values(), default=0)
 
-    def problems(self) -> Iterator[str]:
+    def _judged(self) -> Iterator[str]:
         yield from self._of_checkpoints()
         yield from self._of_the_end()
         yield from self._of_metrics()

@@ -94,19 +94,17 @@ class NoisePlan:
         """Say what will work but probably not as hoped."""
         settings = self.settings
         largest = max(size for size, times in zip(self.sizes, self.schedule.participations, strict=True) if times)
+        ratio, doubts = self.noise_ratio(dimension), []
         if settings.delta >= 1 / largest:
-            warnings.warn(
+            doubts.append(
                 f"delta is {settings.delta:g}, not below 1/{largest}, one over a client's samples: such a guarantee "
-                "allows publishing a whole record; take it much smaller",
-                TrainingWarning,
-                stacklevel=3,
+                "allows publishing a whole record; take it much smaller"
             )
-        ratio = self.noise_ratio(dimension)
         if ratio > HOPELESS_NOISE:
-            warnings.warn(
+            doubts.append(
                 f"the budget is too small to train on: over {settings.rounds} rounds the noise adds up to {ratio:.3g} "
                 "times the most that clipped gradients can add up to; expect little better than guessing (a larger "
-                "budget, fewer rounds or a smaller model would help)",
-                TrainingWarning,
-                stacklevel=3,
+                "budget, fewer rounds or a smaller model would help)"
             )
+        for doubt in doubts:
+            warnings.warn(doubt, TrainingWarning, stacklevel=3)

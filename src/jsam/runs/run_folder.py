@@ -6,11 +6,11 @@ config.json is written last of the first files: a folder that has it can be resu
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from jsam.errors import JsamError, RunFolderError
@@ -85,6 +85,16 @@ class RunFolder:
         """One JSON object."""
         return read_json(path, error=RunFolderError)
 
+    def fingerprint(self, config: Mapping[str, Any]) -> str:
+        """Configuration, contract and schedule in one word: a checkpoint must carry the same."""
+        digest = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=16)
+        for path in (self.contract, self.schedule):
+            try:
+                digest.update(path.read_bytes())
+            except OSError as error:
+                raise RunFolderError(f"{path} cannot be read: {error.strerror}") from error
+        return digest.hexdigest()
+
     def read_metrics(self) -> list[dict[str, Any]]:
         """One record for each round whose line is whole."""
         return [record for record in read_json_lines(self.metrics) if isinstance(record.get("round"), int)]
@@ -138,7 +148,5 @@ class MetricsFile:
     def __enter__(self) -> MetricsFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -50,10 +50,8 @@ class TrainingSettings:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "per_round", "evaluate_every", "checkpoint_every"):
-            _at_least_one(name, getattr(self, name))
-        if self.threads is not None:
-            _at_least_one("threads", self.threads)
+        for name in ("rounds", "per_round", "evaluate_every", "checkpoint_every", "threads"):
+            _check_whole(name, getattr(self, name), 1, math.inf, "of at least 1")
         for name in ("clip_norm", "learning_rate"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
@@ -68,9 +66,8 @@ class TrainingSettings:
         object.__setattr__(self, "adjacency", Adjacency.of(self.adjacency).value)
         if self.precision not in PRECISIONS:
             raise InputError(f"precision is {self.precision!r}; it must be one of: {', '.join(PRECISIONS)}")
-        _a_seed("seed", self.seed)
-        if self.noise_seed is not None:
-            _a_seed("noise_seed", self.noise_seed)
+        for name in ("seed", "noise_seed"):
+            _check_whole(name, getattr(self, name), 0, 2**63 - 1, "from 0 to 2**63 - 1")
 
     @property
     def rule_of_noise(self) -> NoiseRule:
@@ -130,11 +127,8 @@ def noise_words(settings: TrainingSettings, *, simulated: bool) -> str:
     return SECRET_NOISE if simulated else CLIENTS_NOISE
 
 
-def _a_seed(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-        raise InputError(f"{name} is {value}; it must be a whole number from 0 to 2**63 - 1")
-
-
-def _at_least_one(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} is {value}; it must be a whole number of at least 1")
+def _check_whole(name: str, value: object, least: int, most: float, allowed: str) -> None:
+    if value is None and name in ("threads", "noise_seed"):
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InputError(f"{name} is {value}; it must be a whole number {allowed}")

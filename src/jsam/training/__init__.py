@@ -13,15 +13,20 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jsam.mechanism.contract_files import load_contract
-    from jsam.runs.publishing import publish
-    from jsam.runs.settings import TrainingSettings
-    from jsam.runs.settlement import Settlement, settle
-    from jsam.training.data import dataset_from_arrays, load_dataset
-    from jsam.training.learning_rate import with_fitted_step
-    from jsam.training.partition import Partition
-    from jsam.training.recorded_run import RunResult, resume, train
-    from jsam.training.task import Task, TaskSpec
+    from jsam.mechanism.contract_files import load_contract as load_contract
+    from jsam.runs.publishing import publish as publish
+    from jsam.runs.settings import TrainingSettings as TrainingSettings
+    from jsam.runs.settlement import Settlement as Settlement
+    from jsam.runs.settlement import settle as settle
+    from jsam.training.data import dataset_from_arrays as dataset_from_arrays
+    from jsam.training.data import load_dataset as load_dataset
+    from jsam.training.learning_rate import with_fitted_step as with_fitted_step
+    from jsam.training.partition import Partition as Partition
+    from jsam.training.recorded_run import RunResult as RunResult
+    from jsam.training.recorded_run import resume as resume
+    from jsam.training.recorded_run import train as train
+    from jsam.training.task import Task as Task
+    from jsam.training.task import TaskSpec as TaskSpec
 
 _HOMES = {
     "load_contract": "jsam.mechanism.contract_files",
@@ -40,22 +45,7 @@ _HOMES = {
     "with_fitted_step": "jsam.training.learning_rate",
 }
 
-__all__ = [
-    "Partition",
-    "RunResult",
-    "Settlement",
-    "Task",
-    "TaskSpec",
-    "TrainingSettings",
-    "dataset_from_arrays",
-    "load_contract",
-    "load_dataset",
-    "publish",
-    "resume",
-    "settle",
-    "train",
-    "with_fitted_step",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> object:

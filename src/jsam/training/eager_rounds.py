@@ -33,12 +33,12 @@ class EagerRounds:
     def launch(self, block: range, announce: Announce, *, evaluate: bool, snapshot: bool) -> Callable[[], Block]:
         drawn = self.plan.schedule.round(block.start)
         clipped = self._clipped_sum(drawn)
-        loss, signal, noise_norm = clipped.mean_loss, clipped.signal, math.nan
+        loss, signal, noise_norm = float(clipped.losses.mean()), clipped.signal, math.nan
         finite = math.isfinite(loss) and math.isfinite(signal)
         if finite:
             noise_norm = self._release(drawn, clipped, announce)
         made = Block(
-            measures=[(loss, clipped.share_clipped, clipped.mean_norm, signal, noise_norm)],
+            measures=[(loss, clipped.share_clipped, float(clipped.norms.mean()), signal, noise_norm)],
             evaluation=self._task.evaluation() if finite and evaluate else None,
             snapshot=Snapshot(weights=self._task.model.state_dict(), velocity=self._velocity) if snapshot else None,
         )

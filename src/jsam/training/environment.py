@@ -18,11 +18,10 @@ from jsam.errors import InputError, RunFolderError
 
 def device_named(name: str) -> torch.device:
     """The device, if this machine has it."""
-    try:
+    device = None
+    with contextlib.suppress(RuntimeError):
         device = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"device is {name!r}; it must be cpu, cuda or cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
+    if device is None or device.type not in ("cpu", "cuda"):
         raise InputError(f"device is {name!r}; it must be cpu, cuda or cuda:N")
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -67,7 +67,8 @@ class Evaluator:
         """Queue an evaluation of the weights as they are then."""
         forward = merged(model, forward_precision(self._precision)) if runs_kernels(self.result.device) else None
         precision = self._precision if forward is None else forward_precision(self._precision)
-        model = _unwritten(model)
+        if chain_of(model) is None:  # where a forward pass might write something it writes it to a copy
+            model = copied(model)
         hits, total = torch.zeros_like(self.result[0, :-1]), torch.zeros_like(self.result[0, -1])
         was_training = model.training
         model.eval()
@@ -75,7 +76,8 @@ class Evaluator:
             with arithmetic(precision, self.result.device):
                 for start in range(0, len(self._targets), self._chunk):
                     x, y = self._inputs[start : start + self._chunk], self._targets[start : start + self._chunk]
-                    outputs = model(x) if forward is None else forward(x, _unrecorded)
+                    # Nobody takes gradients here, so nothing is recorded.
+                    outputs = model(x) if forward is None else forward(x, lambda module, inputs, output: None)
                     outputs = outputs if outputs.dtype == torch.float64 else outputs.float()
                     right = outputs.argmax(dim=1) == y
                     hits += (right[:, None] & (y[:, None] == self._classes)).sum(dim=0)
@@ -94,12 +96,3 @@ class Evaluator:
             loss=float(result[0, -1]) / sum(counts),
             class_accuracy=tuple(hit / count if count else None for hit, count in zip(hits, counts, strict=True)),
         )
-
-
-def _unwritten(model: nn.Module) -> nn.Module:
-    """Where a forward pass might write something it writes it to a copy."""
-    return copied(model) if chain_of(model) is None else model
-
-
-def _unrecorded(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    """Nobody takes gradients here."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +16,7 @@ from jsam.training.task import Task
 from jsam.training.task_check import LOOKED_AT
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class DeviceData:
+class DeviceData(NamedTuple):
     """The examples of a data set in the memory of a device; tasks may share them."""
 
     inputs: Tensor
@@ -27,12 +26,8 @@ class DeviceData:
 
     @classmethod
     def of(cls, dataset: Dataset, device: torch.device) -> DeviceData:
-        return cls(
-            inputs=torch.from_numpy(dataset.train_inputs).to(device),
-            targets=torch.from_numpy(dataset.train_targets).to(device),
-            test_inputs=torch.from_numpy(dataset.test_inputs).to(device),
-            test_targets=torch.from_numpy(dataset.test_targets).to(device),
-        )
+        train, test = (dataset.train_inputs, dataset.train_targets), (dataset.test_inputs, dataset.test_targets)
+        return cls(*(torch.from_numpy(values).to(device) for values in (*train, *test)))
 
 
 class LoadedTask:

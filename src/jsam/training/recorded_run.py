@@ -6,7 +6,7 @@ import contextlib
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,11 +16,10 @@ from jsam.errors import InputError, RunFolderError, TrainingStoppedError
 from jsam.files import write_atomically
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.contract_files import load_contract, storable
-from jsam.privacy import Ledger, Schedule
+from jsam.privacy import Ledger, Schedule, read_ledger
 from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.noise_source import NoiseSource, kept_noise, new_noise
 from jsam.runs.run_folder import RUN_FORMAT, MetricsFile, RunFolder, write_json
-from jsam.runs.run_integrity import check_recorded, fingerprint_of
 from jsam.runs.settings import TrainingSettings, noise_words
 from jsam.training.checkpoint import Progress, as_bytes, load_checkpoint, save_checkpoint
 from jsam.training.clipping.precision import checked_precision
@@ -83,7 +82,7 @@ def train(
     config = {
         "jsam_run": RUN_FORMAT,
         "settings": settings.as_dict(),
-        "task": None if task.spec is None else task.spec.as_dict(),
+        "task": None if task.spec is None else asdict(task.spec),
         "data": data,
         "noise_from": noise_words(settings, simulated=True),
         "noise_key_check": key_check,
@@ -92,7 +91,7 @@ def train(
     write_json(folder.config, config)
     plan.warn(data["parameters"])
     with threads_set_to(threads):
-        run = _Run(plan, LoadedTask(task, settings, device), folder, fingerprint_of(config, folder), noise)
+        run = _Run(plan, LoadedTask(task, settings, device), folder, folder.fingerprint(config), noise)
         return run.go(None, progress, tracker)
 
 
@@ -125,17 +124,37 @@ def resume(
     check_same(folder.path, config["environment"], accelerator(device))
     schedule = Schedule.load(folder.schedule)
     plan = NoisePlan.of(load_contract(folder.contract), settings, task.partition.sizes, schedule)
-    fingerprint = fingerprint_of(config, folder)
+    fingerprint = folder.fingerprint(config)
     start = None
     task.model.to(device)
     if folder.checkpoint.exists():
         start = load_checkpoint(folder.checkpoint, task.model, fingerprint, device)
-        check_recorded(folder, plan, start.rounds_done)
+        _check_recorded(folder, plan, start.rounds_done)
     over = start is not None and start.rounds_done == settings.rounds
     # A run that is over draws no more noise: its key may have been deleted.
     noise = None if over else kept_noise(settings, folder, config)
     with threads_set_to(config["environment"]["threads"]):
         return _Run(plan, LoadedTask(task, settings, device), folder, fingerprint, noise).go(start, progress, tracker)
+
+
+def _check_recorded(folder: RunFolder, plan: NoisePlan, rounds_done: int) -> None:
+    """Every release that a checkpoint has applied must be in the ledger, or spent privacy would be forgotten.
+
+    Of a run that is over only whole rounds are looked for: the report on it names every single difference.
+    """
+    releases = read_ledger(folder.ledger) if folder.ledger.exists() else ()
+    recorded = {(release.round, release.client): release for release in releases}
+    rounds = {release.round for release in releases}
+    goes_on = rounds_done < plan.settings.rounds
+    for index in range(rounds_done):
+        due = plan.releases(plan.schedule.round(index)) if goes_on else ()
+        other = next((release for release in due if recorded.get((index, release.client)) != release), None)
+        if index in rounds and other is None:
+            continue
+        wrong = f"lacks round {index}" if index not in rounds else f"is not as it was in round {index}"
+        raise RunFolderError(
+            f"{folder.ledger} {wrong}, which the checkpoint beside it has applied; restore it to resume"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,9 +125,6 @@ class TaskSpec:
             min_size=self.min_size,
             writers=load_writers(folder).train_writers if self.scheme == "writer" else None,
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> TaskSpec:

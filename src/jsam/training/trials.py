@@ -12,7 +12,7 @@ import copy
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,46 +56,46 @@ class TrialResult:
     seconds: float
 
 
-class RunningTrial:
-    """A trial under way; `advance` makes its next round, and nothing is stored."""
+RunningTrial = Generator[None, None, TrialResult]
+"""A trial under way: it goes on by a round whenever it is asked for the next thing, and nothing is stored."""
 
-    def __init__(self, trial: Trial, maker: Callable[[NoisePlan, NoiseSource], RoundMaker]) -> None:
-        self._trial, self._began = trial, time.perf_counter()
-        plan = NoisePlan.of(trial.contract, trial.settings, trial.task.partition.sizes)
-        self._rounds = made_rounds(maker(plan, noise_of_trial(trial.settings)))
-        self._curve: list[tuple[int, float]] = []
-        self._loss: float | None = None
-        self._norms: list[float] = []
-        self._clipped: list[float] = []
-        self._diverged = False
 
-    def advance(self) -> bool:
-        """Whether there was another round."""
-        try:
-            made = next(self._rounds, None)
-        except NotFiniteError:
-            self._diverged = True
-            return False
-        if made is None:
-            return False
-        metrics = made.metrics
-        self._norms.append(metrics["gradient_norm"])
-        self._clipped.append(metrics["share_clipped"])
-        if "accuracy" in metrics:
-            self._curve.append((made.rounds_done, metrics["accuracy"]))
-            self._loss = metrics["loss"]
-        return True
+def _running(trial: Trial, maker: Callable[[NoisePlan, NoiseSource], RoundMaker]) -> RunningTrial:
+    began = time.perf_counter()
+    plan = NoisePlan.of(trial.contract, trial.settings, trial.task.partition.sizes)
+    curve: list[tuple[int, float]] = []
+    loss: float | None = None
+    norms, clipped, diverged = [], [], False
+    try:
+        for made in made_rounds(maker(plan, noise_of_trial(trial.settings))):
+            metrics = made.metrics
+            norms.append(metrics["gradient_norm"])
+            clipped.append(metrics["share_clipped"])
+            if "accuracy" in metrics:
+                curve.append((made.rounds_done, metrics["accuracy"]))
+                loss = metrics["loss"]
+            yield
+    except NotFiniteError:
+        diverged = True
+    return TrialResult(
+        accuracy=1 / trial.task.dataset.num_classes if diverged else curve[-1][1],
+        loss=None if diverged else loss,
+        curve=tuple(curve),
+        gradient_norm=_mean(norms),
+        share_clipped=_mean(clipped),
+        diverged=diverged,
+        seconds=time.perf_counter() - began,
+    )
 
-    def result(self) -> TrialResult:
-        return TrialResult(
-            accuracy=1 / self._trial.task.dataset.num_classes if self._diverged else self._curve[-1][1],
-            loss=None if self._diverged else self._loss,
-            curve=tuple(self._curve),
-            gradient_norm=_mean(self._norms),
-            share_clipped=_mean(self._clipped),
-            diverged=self._diverged,
-            seconds=time.perf_counter() - self._began,
-        )
+
+def _advanced(running: RunningTrial) -> TrialResult | None:
+    """What the trial came to, where there was no other round to make."""
+    try:
+        next(running)
+    except StopIteration as over:
+        result: TrialResult = over.value
+        return result
+    return None
 
 
 def run_trials(
@@ -150,70 +150,65 @@ def _run_distinct(
     for group in alike.values():
         if late():
             return
-        yield from _Slots(group, at_once or _slots_for(group[0][1])).go(tell, late)
-
-
-def _slots_for(trial: Trial) -> int:
-    """Large models fill a device by themselves, and take much of its memory."""
-    return 5 if trial.task.num_parameters < 100_000 else 2
+        # Large models fill a device by themselves, and take much of its memory.
+        slots = at_once or (5 if group[0][1].task.num_parameters < 100_000 else 2)
+        yield from _side_by_side(group, slots, tell, late)
 
 
 def _run_alone(trial: Trial, tell: Callable[[int], None]) -> TrialResult:
     task = LoadedTask(_own_task(trial), trial.settings, device_named(trial.settings.device))
-    running = RunningTrial(trial, lambda plan, noise: EagerRounds(plan, task, noise))
-    while running.advance():
+    running = _running(trial, lambda plan, noise: EagerRounds(plan, task, noise))
+    while (result := _advanced(running)) is None:
         tell(1)
-    return running.result()
+    return result
 
 
-class _Slots:
-    """Trials that agree in all that a graph fixes: data, model, clip norm, momentum, precision and batch sizes."""
+def _side_by_side(
+    trials: Sequence[tuple[int, Trial]], count: int, tell: Callable[[int], None], late: Callable[[], bool]
+) -> Iterator[tuple[int, TrialResult]]:
+    """Results as they come, of trials that agree in all that a graph fixes (`_slot_key`).
 
-    def __init__(self, trials: Sequence[tuple[int, Trial]], count: int) -> None:
-        self._waiting = deque(trials)
-        first = trials[0][1]
-        device = device_named(first.settings.device)
-        data = DeviceData.of(first.task.dataset, device)
-        sizes = {n for _, trial in trials for n in _batch_size_counts(trial.task.partition, trial.settings.per_round)}
-        self._slots = [
-            GraphRounds(
-                LoadedTask(_own_task(first), first.settings, device, data),
-                sizes=batch_sizes(tuple(sizes)),
-                block=max(longest_block(trial.settings) for _, trial in trials),
-                momentum=first.settings.momentum,
-            )
-            for _ in range(min(count, len(trials)))
-        ]
-
-    def go(self, progress: Callable[[int], None], late: Callable[[], bool]) -> Iterator[tuple[int, TrialResult]]:
-        """Results as they come; each slot has a block queued at all times. When it is late, what waits is left."""
-        running: dict[int, tuple[int, RunningTrial]] = {}
-        try:
-            while self._waiting or running:
-                for number, slot in enumerate(self._slots):
-                    if late():
-                        self._waiting.clear()
-                    if number not in running and self._waiting:
-                        index, trial = self._waiting.popleft()
-                        running[number] = index, _begun(trial, slot)
-                    if number not in running:
-                        continue
-                    index, under_way = running[number]
-                    if under_way.advance():
-                        progress(1)
-                    else:
-                        yield index, under_way.result()
-                        del running[number]
-        finally:
-            for slot in self._slots:
-                slot.wait()
+    Each of `count` slots has a block queued at all times. When it is late, what waits is left.
+    """
+    waiting, first = deque(trials), trials[0][1]
+    device = device_named(first.settings.device)
+    data = DeviceData.of(first.task.dataset, device)
+    sizes = {n for _, trial in trials for n in _batch_size_counts(trial.task.partition, trial.settings.per_round)}
+    slots = [
+        GraphRounds(
+            LoadedTask(_own_task(first), first.settings, device, data),
+            sizes=batch_sizes(tuple(sizes)),
+            block=max(longest_block(trial.settings) for _, trial in trials),
+            momentum=first.settings.momentum,
+        )
+        for _ in range(min(count, len(trials)))
+    ]
+    running: dict[int, tuple[int, RunningTrial]] = {}
+    try:
+        while waiting or running:
+            for number, slot in enumerate(slots):
+                if late():
+                    waiting.clear()
+                if number not in running and waiting:
+                    index, trial = waiting.popleft()
+                    running[number] = index, _begun(trial, slot)
+                if number not in running:
+                    continue
+                index, under_way = running[number]
+                result = _advanced(under_way)
+                if result is None:
+                    tell(1)
+                else:
+                    yield index, result
+                    del running[number]
+    finally:
+        for slot in slots:
+            slot.wait()
 
 
 def _begun(trial: Trial, slot: GraphRounds) -> RunningTrial:
     weights = trial.task.model.state_dict()
-    return RunningTrial(
-        trial, lambda plan, noise: ReplayedRounds(plan, trial.task.partition, noise, slot, weights=weights)
-    )
+    return _running(trial, lambda plan, noise: ReplayedRounds(plan, trial.task.partition, noise, slot, weights=weights))
 
 
 def _batch_size_counts(partition: Partition, per_round: int) -> tuple[int, ...]:

@@ -38,23 +38,18 @@ class LocalTraining(Protocol):
 
     def knows(self, model: str) -> bool:
         """Whether a model of this name is installed here."""
-        ...
 
     def check_trains(self, model_name: str, inputs: NDArray[Any]) -> None:
         """Refuse, by `InputError`, a model that cannot be trained on such inputs; looks at no value of them."""
-        ...
 
     def try_records(self, model: str, files: ClientFiles) -> None:
         """Find out which records the model does not take, and say in this machine's own log how many."""
-        ...
 
     def fits(self, model_name: str, vector: Vector) -> bool:
         """Whether these can be the model's parameters."""
-        ...
 
     def clipped_mean(self, model: str, vector: Vector, files: ClientFiles, clip_norm: float) -> NDArray[np.float64]:
         """The mean of all records' clipped gradients, before noise. It does not fail for any record's sake."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jsam.campaign.checked import ALLOWED, is_name
 from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.client.policy import Policy
-from jsam.campaign.names import ALLOWED, is_name
 from jsam.errors import InputError
 from jsam.files import keep_private, make_folder, private, read_toml, write_atomically
 

@@ -53,7 +53,7 @@ class Journal:
         """Read the chain and check it; `checked` also holds the files against it."""
         self.folder = folder
         self._chain = Chain(folder / CHAIN, folder / HEAD)
-        self._campaigns: dict[str, Kept] = {}
+        self.campaigns: dict[str, Kept] = {}
         # The campaign of the last entry as it was before: what a kill may have left of it.
         self._before: tuple[str, Kept] | None = None
         last = len(self._chain.records) - 1
@@ -81,12 +81,8 @@ class Journal:
                     raise
         raise DamagedError(f"{folder} is being written too often to be read")
 
-    @property
-    def campaigns(self) -> Mapping[str, Kept]:
-        return self._campaigns
-
     def kept(self, campaign: str) -> Kept:
-        return self._campaigns.get(campaign, Kept())
+        return self.campaigns.get(campaign, Kept())
 
     def path(self, campaign: str) -> Path:
         return self.folder / CAMPAIGNS / campaign
@@ -113,7 +109,7 @@ class Journal:
         root = self.folder / CAMPAIGNS
         if (self.folder / ADOPTING).exists():
             raise DamagedError(f"the books in {self.folder} are half adopted; adopt them again with --adopt-ledger")
-        strangers = [path for path in _entries(root) if path.name not in self._campaigns and _holds_files(path)]
+        strangers = [path for path in _entries(root) if path.name not in self.campaigns and _holds_files(path)]
         if strangers and not self._chain.exists:
             raise DamagedError(
                 f"{self.folder / CHAIN} is gone, or an earlier version of jsam made these books; if you know that they "
@@ -121,12 +117,12 @@ class Journal:
             )
         if strangers:
             raise DamagedError(f"{strangers[0]} is no campaign of these books")
-        for campaign, kept in self._campaigns.items():
+        for campaign, kept in self.campaigns.items():
             before = self._before[1] if self._before is not None and self._before[0] == campaign else kept
             _check(self.path(campaign), kept, before, digests=digests)
 
     def _take(self, campaign: str, files: Mapping[str, str], release: Release | None) -> None:
-        kept = self._campaigns.setdefault(campaign, Kept())
+        kept = self.campaigns.setdefault(campaign, Kept())
         kept.files.update(files)
         if release is not None:
             kept.releases.append(release)
@@ -137,20 +133,17 @@ class Journal:
         make_folder(folder)
         for name, text in files.items():
             if name == TERMS:
-                self._make_room(folder)
+                make_folder(folder / REPLIES)
+                # The folders above too: an earlier process may have died between making one and flushing it.
+                for made in (folder / REPLIES, folder, *folder.parents[:3]):
+                    sync_folder(made)
+                with Ledger(folder / RELEASES):
+                    pass
             if _text(folder / name) != text:
                 write_atomically(folder / name, _encoded(name, text))
         if release is not None:
             with Ledger(folder / RELEASES) as ledger:
                 ledger.append([release])
-
-    def _make_room(self, folder: Path) -> None:
-        make_folder(folder / REPLIES)
-        # The folders above too: an earlier process may have died between making one and flushing it.
-        for made in (folder / REPLIES, folder, *folder.parents[:3]):
-            sync_folder(made)
-        with Ledger(folder / RELEASES):
-            pass
 
 
 def adopt(folder: Path) -> int:

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from jsam.campaign.announcement import Announcement
@@ -142,7 +142,7 @@ class ClientLedger:
                     raise Refused(Reason.CONTRACT_IN_USE, "this campaign has releases under the terms accepted before")
             _follow_the_rules(terms, store.published, needed=published)
             # What can go wrong here tells a server only what it knows: its own offer, and what was reported to it.
-            _hold(verify(terms, sensitivity, samples).violations)
+            _hold(verify(terms, sensitivity, samples))
             self._judge_once(terms, store, journal)
             store.accept(terms)
 
@@ -159,7 +159,11 @@ class ClientLedger:
             with translated():
                 store = _known(journal, request.campaign)
                 release = self._admitted(request, store, model, journal)
-                reply = self._stored_reply(store, request.round)
+                try:
+                    reply = store.reply(request.round)
+                except DamagedError as error:
+                    text = "the reply to this round was given and is not stored any more"
+                    raise Refused(Reason.REPLY_LOST, text) from error
             if reply is None:
                 # An error of the computation is none of the books: it passes through as it is.
                 reply = compute(release)
@@ -188,18 +192,18 @@ class ClientLedger:
         with translated():
             return _known(Journal.checked(self.folder), campaign).terms
 
-    def statement(self) -> tuple[Statement, ...]:
+    def statement(self, *, without: str | None = None) -> tuple[Statement, ...]:
         """One entry a campaign, from the books alone; may be asked while another process answers."""
         with translated():
-            return _statements(Journal.checked(self.folder))
+            return _statements(Journal.checked(self.folder), without)
 
     def committed(self, *, without: str | None = None) -> Total:
         """What campaigns together may come to spend, or did spend if they are over."""
-        return _committed(self.statement(), without)
+        return total(entry.committed for entry in self.statement(without=without))
 
-    def spent(self, *, without: str | None = None) -> Total:
+    def spent(self) -> Total:
         """What all campaigns together have spent so far."""
-        return _spent(self.statement(), without)
+        return total(entry.spent for entry in self.statement())
 
     def _heard(self, announcement: Announcement, journal: Journal) -> bool:
         """Whether these very rules were heard before and not refused; `Refused` if nothing may be heard."""
@@ -207,7 +211,7 @@ class ClientLedger:
         _still_open(store)
         earlier = store.published
         if earlier is None:
-            if CampaignStore.heard_in(journal) >= self.policy.max_campaigns:
+            if len(journal.campaigns) >= self.policy.max_campaigns:
                 raise Refused(Reason.TOO_MANY_CAMPAIGNS, "this client hears of no more campaigns")
             return False
         if Announcement.from_json(earlier).values != announcement.values:
@@ -245,8 +249,9 @@ class ClientLedger:
             check = check_loss_weight_apart(terms)
             if check.status is Status.NOT_CHECKED:
                 raise Refused(Reason.INVALID_TERMS, "the loss weight of this budget cannot be checked here")
-            _hold(() if check.status is Status.PASSED else (check,))
-        objections = self.policy.judge(terms, _committed(_statements(journal), terms.campaign))
+            _hold((check,))
+        others = total(entry.committed for entry in _statements(journal, terms.campaign))
+        objections = self.policy.judge(terms, others)
         if objections:
             names = ", ".join(objection.code for objection in objections)
             raise Refused(Reason.DECLINED, f"against the client's policy: {names}")
@@ -281,7 +286,8 @@ class ClientLedger:
         if own.epsilon_spent > terms.epsilon:
             raise Refused(Reason.EPSILON_EXHAUSTED, "this release would spend more ε than was bought")
         # A policy that became stricter after the terms were accepted holds all the same.
-        if not self.policy.allows(total([_spent(_statements(journal), terms.campaign), own.spent])):
+        others = total(entry.spent for entry in _statements(journal, terms.campaign))
+        if not self.policy.allows(total([others, own.spent])):
             raise Refused(Reason.POLICY_TOTAL, "this release would pass the client's total over all campaigns")
 
     def _make_space(self, store: CampaignStore, journal: Journal) -> None:
@@ -295,22 +301,16 @@ class ClientLedger:
         if stored - own + store.replies_size() >= self.policy.max_stored_bytes:
             raise Refused(Reason.NO_SPACE, "the client keeps no more replies")
 
-    def _stored_reply(self, store: CampaignStore, round: int) -> bytes | None:
-        try:
-            return store.reply(round)
-        except DamagedError as error:
-            raise Refused(Reason.REPLY_LOST, "the reply to this round was given and is not stored any more") from error
-
 
 def _still_open(store: CampaignStore) -> None:
     if store.closed:
         raise Refused(Reason.CAMPAIGN_CLOSED, "this campaign is over for this client")
 
 
-def _hold(violations: tuple[Check, ...]) -> None:
-    if violations:
-        names = ", ".join(check.name for check in violations)
-        raise Refused(Reason.INVALID_TERMS, f"the offer does not hold: {names}")
+def _hold(checks: tuple[Check, ...]) -> None:
+    violated = [check.name for check in checks if check.status is Status.VIOLATED]
+    if violated:
+        raise Refused(Reason.INVALID_TERMS, f"the offer does not hold: {', '.join(violated)}")
 
 
 def _follow_the_rules(terms: Terms, published: str | None, *, needed: bool) -> None:
@@ -344,18 +344,6 @@ def _known(journal: Journal, campaign: str) -> CampaignStore:
     return store
 
 
-def _statements(journal: Journal) -> tuple[Statement, ...]:
-    return tuple(_statement(store) for store in CampaignStore.all_in(journal))
-
-
-def _statement(store: CampaignStore) -> Statement:
-    terms, releases = store.terms, store.releases()
-    return Statement.of(terms, releases, store.answered_draws(releases), closed=store.closed)
-
-
-def _committed(entries: Iterable[Statement], without: str | None) -> Total:
-    return total(entry.committed for entry in entries if entry.campaign != without)
-
-
-def _spent(entries: Iterable[Statement], without: str | None) -> Total:
-    return total(entry.spent for entry in entries if entry.campaign != without)
+def _statements(journal: Journal, without: str | None = None) -> tuple[Statement, ...]:
+    entries = (store.statement() for store in CampaignStore.all_in(journal))
+    return tuple(entry for entry in entries if entry.campaign != without)

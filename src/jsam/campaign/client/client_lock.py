@@ -33,15 +33,11 @@ def opened_books(folder: Path, wait: float) -> Iterator[Journal]:
         if folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
         make_folder(folder / CAMPAIGNS)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
-    try:
+    with turn(folder, wait, "lock"):
         with translated():
-            _lock(handle, wait)
             journal = Journal.checked(folder)
             journal.finish()
         yield journal
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager
@@ -58,13 +54,14 @@ def translated() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def turn(folder: Path, wait: float) -> Iterator[None]:
+def turn(folder: Path, wait: float, name: str = "turn") -> Iterator[None]:
     """While one message is answered, and its reply waits for the moment at which it may leave, the next one queues."""
     with translated():
         make_folder(folder)
-        handle = os.open(folder / "turn", os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+        handle = os.open(folder / name, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
     try:
-        _lock(handle, wait)
+        with translated():
+            _lock(handle, wait)
         yield
     finally:
         os.close(handle)

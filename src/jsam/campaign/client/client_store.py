@@ -16,17 +16,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from jsam.campaign.announcement import Announcement
 from jsam.campaign.client.client_journal import REPLIES, TERMS, DamagedError, Journal, Kept
 from jsam.campaign.refusal import Reason, Refused
+from jsam.campaign.statement import Statement
 from jsam.campaign.terms import Terms
 from jsam.files import sync_folder, write_atomically
 from jsam.privacy import Release
-
-__all__ = ["CampaignStore", "DamagedError", "campaign_id"]
 
 # The mark under which `offers.json` has what was said to the published rules.
 RULES = "rules"
@@ -49,11 +48,6 @@ class CampaignStore:
     @classmethod
     def of(cls, journal: Journal, campaign: str) -> CampaignStore:
         return cls(journal, campaign_id(campaign))
-
-    @staticmethod
-    def heard_in(journal: Journal) -> int:
-        """How many campaigns have left anything here, agreed to or not."""
-        return len(journal.campaigns)
 
     @classmethod
     def names_in(cls, journal: Journal) -> tuple[str, ...]:
@@ -123,7 +117,6 @@ class CampaignStore:
         self._journal.enter(self._id, {TERMS: terms.to_json()})
 
     def releases(self) -> tuple[Release, ...]:
-        """All that is recorded."""
         return tuple(self._kept.releases)
 
     def record(self, release: Release, model: str) -> None:
@@ -138,8 +131,10 @@ class CampaignStore:
         """Whether the reply of this round may have left the machine."""
         return self._digest(round) in self._kept.files
 
-    def answered_draws(self, releases: Iterable[Release]) -> int:
-        return sum(release.multiplicity for release in releases if self.answered(release.round))
+    def statement(self) -> Statement:
+        releases = self.releases()
+        draws = sum(release.multiplicity for release in releases if self.answered(release.round))
+        return Statement.of(self.terms, releases, draws, closed=self.closed)
 
     def reply(self, round: int) -> bytes | None:
         """The stored reply, and None if there is none that may have left."""

@@ -22,7 +22,7 @@ implies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ from jsam.privacy import Adjacency
 
 # A product of two floats agrees to this (relative), whatever the machine.
 ROUNDING = 1e-12
+# Where no total δ is given; a tenth of 1 ÷ records where that is less.
+_USUAL_DELTA = 1e-5
 
 
 def claims_truth(mechanism: str) -> bool:
@@ -46,7 +48,7 @@ def claims_truth(mechanism: str) -> bool:
     return description is not None and description.truthful
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Objection:
     """A reason to decline: the code may be sent, the text has the policy's own numbers in it and stays here."""
 
@@ -110,44 +112,40 @@ class Policy:
 
     def judge(self, terms: Terms, others: Total = NOTHING) -> tuple[Objection, ...]:
         """The reasons to decline; none means yes. `others` is what all other campaigns take."""
-        objections = list(self.judge_rules(terms.public.rules.mechanism, terms.delta, terms.adjacency, terms.samples))
+        return tuple(self._objections(terms, others))
+
+    def _objections(self, terms: Terms, others: Total) -> Iterator[Objection]:
+        yield from self.judge_rules(terms.public.rules.mechanism, terms.delta, terms.adjacency, terms.samples)
         if terms.epsilon > self.max_epsilon:
-            text = f"ε is {terms.epsilon:.6g}, above max_epsilon {self.max_epsilon:g}"
-            objections.append(Objection(code="epsilon-too-large", text=text))
+            yield Objection("epsilon-too-large", f"ε is {terms.epsilon:.6g}, above max_epsilon {self.max_epsilon:g}")
         if terms.participations > self.max_draws:
-            text = f"{terms.participations} draws are above max_draws {self.max_draws}"
-            objections.append(Objection(code="too-many-draws", text=text))
+            yield Objection("too-many-draws", f"{terms.participations} draws are above max_draws {self.max_draws}")
         least = None if self.min_payment_per_epsilon is None else self.min_payment_per_epsilon * terms.epsilon
         if least is not None and terms.payment < least * (1 - ROUNDING):
             text = f"payment is {terms.payment:.6g}, below min_payment_per_epsilon × ε = {least:.6g}"
-            objections.append(Objection(code="payment-too-small", text=text))
+            yield Objection("payment-too-small", text)
         together = total([others, Total.of_terms(terms)])
         if not self.allows(together):
-            text = (
+            yield Objection(
+                "total-epsilon-exceeded",
                 f"with other campaigns ε is {self.epsilon_of(together):.6g} at δ = {self.delta_of(together):g}, above "
-                f"total_epsilon {self.total_epsilon:g}"
+                f"total_epsilon {self.total_epsilon:g}",
             )
-            objections.append(Objection(code="total-epsilon-exceeded", text=text))
-        return tuple(objections)
 
     def judge_rules(
         self, mechanism: str, delta: float, adjacency: str, samples: int | None = None
-    ) -> tuple[Objection, ...]:
+    ) -> Iterator[Objection]:
         """The reasons to decline whatever is offered under such rules, known before anything is reported."""
-        objections = []
         if self.max_delta is not None and delta > self.max_delta:
-            text = f"δ is {delta:g}, above max_delta {self.max_delta:g}"
-            objections.append(Objection(code="delta-too-large", text=text))
+            yield Objection("delta-too-large", f"δ is {delta:g}, above max_delta {self.max_delta:g}")
         elif samples is not None and delta >= 1 / samples:
-            text = f"δ is {delta:g}, not below 1 ÷ records = {1 / samples:.3g}"
-            objections.append(Objection(code="delta-too-large", text=text))
+            yield Objection("delta-too-large", f"δ is {delta:g}, not below 1 ÷ records = {1 / samples:.3g}")
         if adjacency not in self.adjacency:
             text = f"adjacency is {adjacency}, not one of: {', '.join(self.adjacency)}"
-            objections.append(Objection(code="adjacency-not-allowed", text=text))
+            yield Objection("adjacency-not-allowed", text)
         if not (self.complete_information or claims_truth(mechanism)):
             text = f"{mechanism} does not claim that reporting the truth is best (complete_information)"
-            objections.append(Objection(code="mechanism-not-truthful", text=text))
-        return tuple(objections)
+            yield Objection("mechanism-not-truthful", text)
 
     @property
     def total_adjacency(self) -> str:
@@ -156,8 +154,8 @@ class Policy:
         return (Adjacency.ADD_REMOVE if weaker else Adjacency.REPLACE).value
 
     def delta_of(self, together: Total) -> float:
-        """The δ at which all campaigns together are judged."""
-        return together.usual_delta() if self.total_delta is None else self.total_delta
+        """The δ at which all campaigns together are judged; where nothing is said, well below 1 ÷ records."""
+        return min(_USUAL_DELTA, 0.1 / together.samples) if self.total_delta is None else self.total_delta
 
     def epsilon_of(self, together: Total) -> float:
         """ε of all campaigns together, at that δ, by exact composition."""

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jsam.campaign.campaign_rules import CampaignRules
+from jsam.campaign.checked import ALLOWED, is_name
 from jsam.campaign.messages import Encoded, Reply, Vector
-from jsam.campaign.names import ALLOWED, is_name
 from jsam.campaign.refusal import FAILED, Reason
 from jsam.campaign.server.storage import Report
 from jsam.campaign.terms import Terms
@@ -72,7 +72,7 @@ def checked_report(name: str, sensitivity: object, samples: object, rules: Campa
     if not isinstance(samples, int) or isinstance(samples, bool) or not 1 <= samples <= MOST_SAMPLES:
         raise UnusableError(Flaw.BAD_REPORT, f"the number of records must be a whole number from 1 to {MOST_SAMPLES}")
     try:
-        rules.check_report(name, sensitivity)
+        rules.rules.market([sensitivity], [name])
     except InputError as error:
         raise UnusableError(Flaw.BAD_REPORT, "the sensitivity lies outside the prior's support") from error
     return Report(sensitivity=sensitivity, samples=samples)

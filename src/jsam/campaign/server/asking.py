@@ -103,7 +103,7 @@ def ask_clients(
     take: Callable[[str, Reply], None],
     *,
     seconds: float,
-    before: Callable[[str], None] = lambda name: None,
+    before: Callable[[str], object] = lambda name: None,
 ) -> dict[str, str]:
     """Ask each client its question, wherever it is at the moment, until all have answered or the time is over.
 

@@ -64,7 +64,8 @@ class Roster:
             logger.warning("a node gives no name that can be used (%s)", error)
             return None
         self._heard.add(node)
-        if self._keys is not None and not self._proved(node, name):
+        key = "" if self._keys is None else self._transport.public_keys().get(node, "")
+        if self._keys is not None and not (key and key == self._keys.get(name)):
             logger.warning("a node calls itself %r and has not proved that client's key; it is ignored", name)
             return None
         holder = self._nodes.get(name)
@@ -75,11 +76,6 @@ class Roster:
             logger.info("%s is back as another node", name)
         self._nodes[name] = node
         return name
-
-    def _proved(self, node: int, name: str) -> bool:
-        assert self._keys is not None
-        key = self._transport.public_keys().get(node, "")
-        return bool(key) and key == self._keys.get(name)
 
     @property
     def names(self) -> dict[str, int]:

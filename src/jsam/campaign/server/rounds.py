@@ -36,30 +36,24 @@ class ServerModel(Protocol):
 
     def load(self) -> None:
         """Get ready whatever may be missing, such as the server's own test data."""
-        ...
 
     def first(self) -> Vector:
         """The parameters before the first round."""
-        ...
 
     def environment(self) -> Mapping[str, str]:
         """The versions of whatever the model's numbers depend on."""
-        ...
 
     def evaluate(self, parameters: Vector) -> dict[str, Any]:
         """Accuracy and loss on test data, which belong to no client; empty where the server has none."""
-        ...
 
     def stored(self, parameters: Vector) -> bytes:
         """The content of a file from which the model can be loaded."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
     """What one client is asked for in one round."""
 
-    draws: int
     request: RoundRequest
     release: Release
     ask_id: str
@@ -69,7 +63,7 @@ class Ask:
         request = RoundRequest.of_terms(terms, round=round, multiplicity=multiplicity)
         parts = (terms.campaign, terms.hash, round, multiplicity, model_digest)
         ask_id = hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
-        return cls(draws=multiplicity, request=request, release=terms.release(round, multiplicity), ask_id=ask_id)
+        return cls(request=request, release=terms.release(round, multiplicity), ask_id=ask_id)
 
     def question(self, parameters: Vector) -> Question:
         values = {**self.request.as_dict(), "ask_id": self.ask_id}
@@ -123,7 +117,7 @@ class Rounds:
             if ids[k] in terms
         }
         releases, missing = self._gathered(asks, state)
-        draws = {name: asks[name].draws for name in asks if name in releases}
+        draws = {name: ask.release.multiplicity for name, ask in asks.items() if name in releases}
         update = self._update(state.parameters.size, releases, draws)
         self._apply(update, self.settings.learning_rate_at(drawn.index), state)
         state.rounds_done = drawn.index + 1
@@ -165,13 +159,13 @@ class Rounds:
             take,
             seconds=options.round_seconds,
             # Spent from the moment it is asked for, whether or not a reply ever comes.
-            before=lambda name: self._record(asks[name]),
+            before=lambda name: self.ledger.append([asks[name].release]),
         )
         missing = {**final, **silent}
         self.useless = (self.useless | final.keys()) - releases.keys()
         # A client whose answer was unusable gives no better one later: a run that stops for it would stop for good.
-        asked = sum(ask.draws for name, ask in asks.items() if name not in final)
-        answered = sum(asks[name].draws for name in releases)
+        asked = sum(ask.release.multiplicity for name, ask in asks.items() if name not in final)
+        answered = sum(asks[name].release.multiplicity for name in releases)
         all_useless = options.min_share > 0 and self.useless >= self.agreement.terms.keys()
         if (asked and answered < options.min_share * asked) or all_useless:
             why = ", ".join(f"{name}: {reason}" for name, reason in missing.items())
@@ -180,9 +174,6 @@ class Rounds:
                 f"min-share {options.min_share:g} ({why}); run again with the same store to go on"
             )
         return releases, missing
-
-    def _record(self, ask: Ask) -> None:
-        self.ledger.append([ask.release])
 
     def _stored(self, asks: Mapping[str, Ask], state: ModelState) -> dict[str, Vector]:
         """Replies from before a kill that are still good; the others are asked for again, and are the same then."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from jsam.campaign.campaign_rules import SETTINGS, CampaignRules
+from jsam.campaign.checked import ALLOWED, is_name
 from jsam.campaign.identity import public_key_text
-from jsam.campaign.names import ALLOWED, is_name
 from jsam.errors import InputError
 
 _SECONDS = ("wait_seconds", "elicit_seconds", "offer_seconds", "round_seconds", "repeat_seconds")

@@ -55,15 +55,11 @@ class ServerStore:
         self.path = Path(folder)
         self.run = RunFolder(self.path)
 
-    @property
-    def begun(self) -> bool:
-        return (self.path / "published.json").exists()
-
     def begin(self, rules: CampaignRules) -> None:
         """A new campaign, or the one that is here already, which must be the same; closed to other users either way."""
         keep_private(self.path, "store")
-        if self.begun:
-            stored = self._read("published.json")
+        stored = self._read_or_none("published.json")
+        if stored is not None:
             odd = [name for name, value in rules.as_dict().items() if stored.get(name) != value]
             if odd:
                 raise InputError(
@@ -140,7 +136,6 @@ class ServerStore:
         write_json(self.path / "reports.json", {name: dataclasses.asdict(report) for name, report in reports.items()})
 
     def nodes(self) -> dict[str, int]:
-        """Which node bore which name when reports were made."""
         return self._read_or_none("nodes.json") or {}
 
     def save_nodes(self, nodes: Mapping[str, int]) -> None:
@@ -205,17 +200,15 @@ class ServerStore:
             raise JsamError(f"{path} is damaged; restore it from a copy") from error
 
     def save_state(self, state: ModelState) -> None:
-        buffer = io.BytesIO()
         velocity = np.zeros(0, dtype=np.float32) if state.velocity is None else state.velocity
-        np.savez(
-            buffer,
+        _write_arrays(
+            self.path / "checkpoint.npz",
             rounds_done=state.rounds_done,
             parameters=state.parameters,
             velocity=velocity,
             answered=np.array(json.dumps(state.answered)),
             metrics_size=state.metrics_size,
         )
-        write_atomically(self.path / "checkpoint.npz", buffer.getvalue())
 
     def replies(self, round: int) -> dict[str, Vector]:
         """Replies to this round that had arrived before a kill; one that cannot be read is asked for again."""
@@ -232,9 +225,8 @@ class ServerStore:
         folder = self._round(round)
         make_folder(folder.parent)
         make_folder(folder)
-        buffer = io.BytesIO()
-        np.savez(buffer, client=np.array(client), release=release)
-        write_atomically(folder / f"{hashlib.sha256(client.encode()).hexdigest()[:32]}.npz", buffer.getvalue())
+        name = hashlib.sha256(client.encode()).hexdigest()[:32]
+        _write_arrays(folder / f"{name}.npz", client=np.array(client), release=release)
 
     def drop_replies(self) -> None:
         """They are in the model now."""
@@ -245,7 +237,6 @@ class ServerStore:
         return MetricsFile(self.run.metrics, size=size)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The records of all rounds so far."""
         return self.run.read_metrics()
 
     def finish(self, model: bytes, summary: Mapping[str, Any]) -> None:
@@ -264,10 +255,14 @@ class ServerStore:
         return self.path / "replies" / str(round)
 
     def _read_or_none(self, name: str) -> dict[str, Any] | None:
-        return self._read(name) if (self.path / name).exists() else None
+        path = self.path / name
+        return read_json(path, error=JsamError, advice="restore it from a copy") if path.exists() else None
 
-    def _read(self, name: str) -> dict[str, Any]:
-        return read_json(self.path / name, error=JsamError, advice="restore it from a copy")
+
+def _write_arrays(path: Path, **arrays: Any) -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    write_atomically(path, buffer.getvalue())
 
 
 def _as_dict(agreement: Agreement) -> dict[str, Any]:

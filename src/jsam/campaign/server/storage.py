@@ -78,7 +78,6 @@ class RoundRecords(Protocol):
 
     def sync(self) -> int:
         """Store everything so far for good; how much that is, to cut back to when a killed server goes on."""
-        ...
 
 
 class ServerStorage(Protocol):
@@ -86,15 +85,12 @@ class ServerStorage(Protocol):
 
     def begin(self, rules: CampaignRules) -> None:
         """A new campaign, or the one that is here already, which must have the same rules."""
-        ...
 
     def writing(self) -> AbstractContextManager[Ledger]:
         """The server's ledger, locked against other servers."""
-        ...
 
     def telling_the_end(self) -> AbstractContextManager[None]:
         """Leave word of how the run within ended."""
-        ...
 
     def nodes(self) -> dict[str, int]: ...
     def save_nodes(self, nodes: Mapping[str, int]) -> None: ...

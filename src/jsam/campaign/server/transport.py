@@ -13,24 +13,18 @@ class Transport(Protocol):
 
     def nodes(self) -> set[int]:
         """Who is online."""
-        ...
 
     def public_keys(self) -> dict[int, str]:
         """The key that each node proved to hold, in OpenSSH's form; empty where nodes are not asked for one."""
-        ...
 
     def send(self, node: int, question: Question, *, seconds: float) -> str | None:
         """Hand over a question that is void after so many seconds; its message's id, or None if it was not taken."""
-        ...
 
     def collect(self, message_ids: Iterable[str]) -> list[Reply]:
         """Whatever has arrived for these messages, in their order."""
-        ...
 
     def now(self) -> float:
         """Seconds on a clock that never goes back."""
-        ...
 
     def pause(self) -> None:
         """Wait a moment for messages to arrive."""
-        ...

@@ -63,7 +63,6 @@ def pyproject(values: Mapping[str, Any], *, clientapp: str = CLIENT_APP) -> str:
 
 
 def write_app(folder: Path, values: Mapping[str, Any], *, clientapp: str = CLIENT_APP) -> Path:
-    """An app folder with these settings."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(pyproject(values, clientapp=clientapp), encoding="utf-8")
     (folder / "LICENSE").write_text(_LICENSE, encoding="utf-8")

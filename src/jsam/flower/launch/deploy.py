@@ -63,9 +63,7 @@ class LocalResult:
 def _account(name: str, entry: Statement | None) -> dict[str, Any]:
     """A client that sold nothing has no campaign in its ledger."""
     names = ("epsilon_bought", "epsilon_spent", "participations", "releases", "payment", "payment_agreed")
-    if entry is None:
-        return {"id": name, **dict.fromkeys(names, 0)}
-    return {"id": name, **{field: getattr(entry, field) for field in names}}
+    return {"id": name, **{field: 0 if entry is None else getattr(entry, field) for field in names}}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,7 +94,6 @@ class Shares:
 
     @property
     def names(self) -> list[str]:
-        """The clients' names."""
         return [f"client-{k}" for k in range(len(self.sensitivities))]
 
     def write(self, folder: Path, policy: str | None = None) -> list[Path]:
@@ -156,7 +153,10 @@ def run_local(
             run = RunStatus(run_id=run_id, status="lost", details=str(error))
         watch.over()
     # Now that the last process has ended nobody's books change any more.
-    statements = {name: _own(entries, rules) for name, entries in federation.statements().items()}
+    statements = {
+        name: next((entry for entry in entries if entry.campaign == rules.campaign), None)
+        for name, entries in federation.statements().items()
+    }
     failure = None
     if not run.completed:
         if run.status.startswith("finished") or run.status == "lost":
@@ -173,10 +173,6 @@ def longest(rules: CampaignRules, clients: int) -> float:
     usual = ServerOptions(clients=clients, store="-")
     agreement = usual.wait_seconds + usual.elicit_seconds + 4 * usual.offer_seconds
     return agreement + rules.training.rounds * usual.round_seconds + 60.0
-
-
-def _own(entries: tuple[Statement, ...], rules: CampaignRules) -> Statement | None:
-    return next((entry for entry in entries if entry.campaign == rules.campaign), None)
 
 
 def _why(store: ServerStore, run: RunStatus) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -15,14 +13,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from jsam.campaign.client.client_files import SIMULATED_CLIENTS, ClientFiles
+from jsam.campaign.client.client_files import ClientFiles
 from jsam.campaign.identity import Certificates
 from jsam.campaign.statement import Statement
 from jsam.files import keep_private, make_folder, write_atomically
-from jsam.flower.launch.app_folder import CLIENT_APP, write_app
+from jsam.flower.launch.app_folder import write_app
 from jsam.flower.launch.clientapp_launcher import OWN_APP
 from jsam.flower.launch.processes import (
     Child,
@@ -59,28 +56,16 @@ class LocalFederation:
     """Processes under `folder`, on free ports of the loopback interface; leaving the context ends all of them.
 
     With `certificates` everything goes over TLS and every SuperNode proves its key; without, in plain text. Nodes
-    run `own_app` from this installation whatever a run ships; with None, as Flower does by itself, what it ships.
-
-    With `simulated`, a folder of client folders, Flower's simulation engine takes the place of SuperNodes: one virtual
-    client for each of them, in a few worker processes.
+    run `own_app` from this installation whatever a run ships.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        certificates: Certificates | None = None,
-        own_app: str | None = OWN_APP,
-        simulated: Path | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, *, certificates: Certificates | None = None, own_app: str = OWN_APP) -> None:
         self.folder = folder.absolute()
         self.own_app = own_app
         self.home = self.folder / "flower"
         self.certificates = certificates
-        self.simulated = simulated
         self.environment = {**quiet_environment(self.home), "TMPDIR": tempfile.mkdtemp(prefix="jsam-")}
-        if simulated is not None:
-            self.environment[SIMULATED_CLIENTS] = str(simulated.absolute())
+        self.run_options: tuple[str, ...] = ()
         self.port = 0
         self.superlink: Child | None = None
         self.nodes: dict[str, Child] = {}
@@ -95,9 +80,7 @@ class LocalFederation:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start_superlink(self) -> None:
@@ -105,60 +88,47 @@ class LocalFederation:
         make_folder(self.home)
         keep_private(self.home, "Flower's folder")
         self.port = self.port or free_port()
-        write_atomically(self.home / "config.toml", self._connection().encode())
-        command = [program("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--database", str(self.home / "superlink.db")]
-        command += ["--insecure"] if self.certificates is None else self.certificates.superlink_options()
-        if self.simulated is not None:
-            command += ["--simulation"]
-        self.superlink = self._start("superlink", command)
+        write_atomically(self.home / "config.toml", self._flower_config().encode())
+        self.superlink = self._start("superlink", self.superlink_command())
         self._await_port(self.superlink)
 
-    def kill_server(self) -> None:
-        """The SuperLink and everything that it started, at once, as a power cut would."""
-        assert self.superlink is not None
-        self.superlink.kill()
-        nodes = {child.group for child in self.nodes.values()}
-        for number in self._all():
-            with contextlib.suppress(ProcessLookupError):
-                if os.getpgid(number) not in nodes:
-                    os.kill(number, signal.SIGKILL)
+    def superlink_command(self) -> list[str]:
+        command = [program("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--database", str(self.home / "superlink.db")]
+        return command + (["--insecure"] if self.certificates is None else self.certificates.superlink_options())
 
-    def _all(self) -> list[int]:
+    def started(self) -> list[int]:
+        """Everything that was started for this federation and still lives."""
         return started_with("FLWR_HOME", str(self.home))
 
-    def add_node(self, name: str, client_file: Path, *, options: tuple[str, ...] | None = None) -> Child:
-        """A SuperNode for the client of this file; `options` replace those that say how it connects."""
+    def add_node(self, name: str, client_file: Path) -> Child:
+        """A SuperNode for the client of this file."""
         self.client_files[name] = client_file.absolute()
-        return self.start_node(name, options=options)
+        return self.start_node(name)
 
-    def start_node(self, name: str, *, options: tuple[str, ...] | None = None) -> Child:
+    def start_node(self, name: str) -> Child:
         """A node for a client that is known, perhaps after it was killed."""
-        file = self.client_files[name]
-        if self.own_app is None:
-            command = [program("flower-supernode"), "--node-config", f"client-file={json.dumps(str(file))}"]
-        else:
-            command = [sys.executable, "-P", "-m", "jsam.flower.launch.supernode", self.own_app, str(file)]
-        command += ["--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", str(free_port())]
-        if options is not None:
-            command += options
-        elif self.certificates is None:
-            command += ["--insecure"]
-        else:
-            command += self.certificates.supernode_options(name)
-        child = self._start(f"node-{name}", command)
-        self.nodes[name] = child
-        return child
+        command = [*self.node_program(name), "--superlink", f"127.0.0.1:{self.port}"]
+        command += ["--host", "127.0.0.1", "--port", str(free_port()), *self.connection(name)]
+        self.nodes[name] = self._start(f"node-{name}", command)
+        return self.nodes[name]
+
+    def node_program(self, name: str) -> list[str]:
+        return [sys.executable, "-P", "-m", "jsam.flower.launch.supernode", self.own_app, str(self.client_files[name])]
+
+    def connection(self, name: str) -> list[str]:
+        """The options that say how a node connects."""
+        return ["--insecure"] if self.certificates is None else self.certificates.supernode_options(name)
 
     def register(self, name: str) -> None:
         """Tell the SuperLink the public key of a client."""
         assert self.certificates is not None
         self._flwr("supernode", "register", str(self.certificates.public_key(name)), CONNECTION)
 
-    def submit(self, values: Mapping[str, object], *, clientapp: str = CLIENT_APP, app: Path | None = None) -> str:
-        """Start a run with these settings; its id."""
-        folder = app or write_app(self.folder / "app", values, clientapp=clientapp)
-        answer = self._flwr("run", str(folder), CONNECTION, "--format", "json", *self._engine())
+    def submit(self, values: Mapping[str, object], *, app: Path | None = None) -> str:
+        """Start a run with these settings, or with another app folder; its id."""
+        folder = app or write_app(self.folder / "app", values)
+        answer = self._flwr("run", str(folder), CONNECTION, "--format", "json", *self.run_options)
         run_id = _json(answer).get("run-id")
         if not run_id:
             raise ProcessError(f"the run was not accepted: {' '.join(answer.split())[-300:]}")
@@ -208,7 +178,7 @@ class LocalFederation:
             children, self._children = self._children, []
             stop_all(children[::-1])
             # The SuperLink detaches what it starts; those follow it, a moment later.
-            end_all(self._all)
+            end_all(self.started)
             # Killed nodes leave their sockets here.
             shutil.rmtree(self.environment["TMPDIR"], ignore_errors=True)
 
@@ -229,16 +199,7 @@ class LocalFederation:
             time.sleep(0.05)
         raise ProcessError(f"{child.name} did not start: {' '.join(child.tail(5).split())}")
 
-    def _engine(self) -> tuple[str, ...]:
-        """How the simulation engine shares this machine out: a worker a core, one message at a time in each."""
-        if self.simulated is None:
-            return ()
-        count = len(list(self.simulated.glob("client-*")))
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        values = f"num-supernodes={count} client-resources-num-cpus=1 init-args-num-cpus={cores}"
-        return ("--federation-config", values)
-
-    def _connection(self) -> str:
+    def _flower_config(self) -> str:
         lines = [f"[superlink.{CONNECTION}]", f'address = "127.0.0.1:{self.port}"']
         if self.certificates is None:
             lines.append("insecure = true")

@@ -137,7 +137,6 @@ class Child:
         self.process.wait()
 
     def tail(self, lines: int = 15) -> str:
-        """The end of its log."""
         with contextlib.suppress(OSError):
             return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
         return ""
@@ -155,25 +154,26 @@ def group_alive(group: int) -> bool:
         os.killpg(group, 0)
     except (ProcessLookupError, PermissionError):
         return False
-    if not Path("/proc").is_dir():
-        return True
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, IndexError):
-            state, _, owner = stat.read_text().rpartition(")")[2].split()[:3]
-            if int(owner) == group and state not in "ZX":
-                return True
-    return False
+    return not Path("/proc").is_dir() or any(owner == group for _, owner in _living())
 
 
 def started_with(name: str, value: str) -> list[int]:
     """Living processes with this in their environment, however they were detached; none where there is no /proc."""
     wanted, numbers = f"{name}={value}".encode(), []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError):
-            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-            if state not in "ZX" and wanted in (process / "environ").read_bytes().split(b"\0"):
+    for process, _ in _living():
+        with contextlib.suppress(OSError):
+            if wanted in (process / "environ").read_bytes().split(b"\0"):
                 numbers.append(int(process.name))
     return numbers
+
+
+def _living() -> Iterator[tuple[Path, int]]:
+    """The folder in /proc and the group of each process that is not a zombie."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            state, _, group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
+            if state not in "ZX":
+                yield process, int(group)
 
 
 def end_all(find: Callable[[], list[int]]) -> None:

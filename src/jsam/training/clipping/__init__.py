@@ -1,4 +1,4 @@
-"""Per-example clipping: the fused engine, its readable twin, and the weights that make a round one batch."""
+"""Per-example clipping: the fused engine, and the weights that make a round one batch."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from jsam.training.clipping.capture import PerSampleLoss, cross_entropy
 from jsam.training.clipping.clipped_sum import ClippedSum
 from jsam.training.clipping.engine import ClippingEngine, SlowPathWarning
 from jsam.training.clipping.example_weights import sample_weights
-from jsam.training.clipping.reference import ClientBatch, reference_clipped_sum
 
 __all__ = [
-    "ClientBatch",
     "ClippedSum",
     "ClippingEngine",
     "PerSampleLoss",
     "SlowPathWarning",
     "cross_entropy",
-    "reference_clipped_sum",
     "sample_weights",
 ]

@@ -72,14 +72,6 @@ class ClippedSum:
     def share_clipped(self) -> float:
         return float((self.norms > self.clip_norm).float().mean())
 
-    @property
-    def mean_norm(self) -> float:
-        return float(self.norms.mean())
-
-    @property
-    def mean_loss(self) -> float:
-        return float(self.losses.mean())
-
 
 def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
     """min(1, C / norm) for each example, `SAFETY_MARGIN` below; 1 where the norm is 0. Norms and factors are fp64."""

@@ -105,12 +105,18 @@ class IsolatedModel:
         """Trainable parameters, the model's and the copy's, by id."""
 
     def losses(self, inputs: Tensor, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        return _each(partial(lone_loss, self._twin, loss), inputs, targets)
+        return each_loss(loss, inputs, targets, run=self._twin)
 
 
-def each_loss(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
-    """A loss that may look at a whole batch, given one example at a time."""
-    return _each(partial(lone_loss, lambda out: out, loss), outputs, targets)
+def each_loss(
+    loss: Callable[[Tensor, Tensor], Tensor],
+    values: Tensor,
+    targets: Tensor,
+    run: Callable[[Tensor], Tensor] = lambda outputs: outputs,
+) -> Tensor:
+    """A loss that may look at a whole batch, given one example at a time of what `run` makes of the values."""
+    losses: Tensor = torch.func.vmap(partial(lone_loss, run, loss), randomness="different")(values, targets)
+    return losses
 
 
 def lone_loss(
@@ -120,11 +126,6 @@ def lone_loss(
     with Watch() as watch:
         watch.own((x, y, given))
         return checked_loss(loss(run(x.unsqueeze(0)), y.unsqueeze(0)), 1).squeeze(0)
-
-
-def _each(single: Callable[[Tensor, Tensor], Tensor], values: Tensor, targets: Tensor) -> Tensor:
-    losses: Tensor = torch.func.vmap(single, randomness="different")(values, targets)
-    return losses
 
 
 def _rrelu(module: nn.RReLU, x: Tensor) -> Tensor:

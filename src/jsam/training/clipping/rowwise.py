@@ -30,11 +30,7 @@ def _from(least: int) -> RankRule:
 
 
 def _only(wanted: int) -> RankRule:
-    return lambda module, rank: rank if rank == wanted else None
-
-
-def _pool(wanted: int) -> RankRule:
-    # With indices a pair comes out.
+    # With indices of what a pool has chosen, a pair comes out.
     return lambda module, rank: rank if rank == wanted and not getattr(module, "return_indices", False) else None
 
 
@@ -43,17 +39,13 @@ def _normalised(module: nn.LayerNorm, rank: int) -> int | None:
 
 
 def _batch_normalised(*ranks: int) -> RankRule:
-    def rule(module: nn.BatchNorm1d, rank: int) -> int | None:
-        return rank if rank in ranks and not module.training and module.running_mean is not None else None
-
-    return rule
+    return lambda module, rank: (
+        rank if rank in ranks and not module.training and module.running_mean is not None else None
+    )
 
 
 def _instance_normalised(wanted: int) -> RankRule:
-    def rule(module: nn.InstanceNorm1d, rank: int) -> int | None:
-        return rank if rank == wanted and not module.track_running_stats else None
-
-    return rule
+    return lambda module, rank: rank if rank == wanted and not module.track_running_stats else None
 
 
 def _embedded(module: nn.Embedding, rank: int) -> int | None:
@@ -88,28 +80,23 @@ _ELEMENTWISE: tuple[type[nn.Module], ...] = (
     nn.Softshrink, nn.Hardshrink, nn.Tanhshrink, nn.Threshold, nn.Dropout, nn.AlphaDropout,
 )  # fmt: skip
 
+_OF_ONE_RANK: dict[int, tuple[type[nn.Module], ...]] = {
+    3: (
+        nn.Conv1d, nn.Dropout1d, nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d,
+    ),
+    4: (
+        nn.Conv2d, nn.Dropout2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d,
+        nn.ReflectionPad2d, nn.ReplicationPad2d,
+    ),
+    5: (
+        nn.Conv3d, nn.Dropout3d, nn.MaxPool3d, nn.AvgPool3d,
+    ),
+}  # fmt: skip
+
 RANKS: dict[type[nn.Module], RankRule] = {
     **dict.fromkeys(_ELEMENTWISE, _from(1)),
     nn.Linear: _from(2),
-    nn.Conv1d: _only(3),
-    nn.Conv2d: _only(4),
-    nn.Conv3d: _only(5),
-    nn.Dropout1d: _only(3),
-    nn.Dropout2d: _only(4),
-    nn.Dropout3d: _only(5),
-    nn.MaxPool1d: _pool(3),
-    nn.MaxPool2d: _pool(4),
-    nn.MaxPool3d: _pool(5),
-    nn.AvgPool1d: _only(3),
-    nn.AvgPool2d: _only(4),
-    nn.AvgPool3d: _only(5),
-    nn.AdaptiveAvgPool1d: _only(3),
-    nn.AdaptiveAvgPool2d: _only(4),
-    nn.AdaptiveMaxPool1d: _pool(3),
-    nn.AdaptiveMaxPool2d: _pool(4),
-    nn.ZeroPad2d: _only(4),
-    nn.ReflectionPad2d: _only(4),
-    nn.ReplicationPad2d: _only(4),
+    **{kind: _only(rank) for rank, kinds in _OF_ONE_RANK.items() for kind in kinds},
     nn.GroupNorm: _from(2),
     nn.LayerNorm: _normalised,
     nn.BatchNorm1d: _batch_normalised(2, 3),

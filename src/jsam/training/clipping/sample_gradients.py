@@ -92,13 +92,11 @@ def _refuse_reference(losses: Tensor, model: nn.Module) -> None:
 def _gradient(model: nn.Module, losses: Tensor) -> tuple[Tensor, Tensor]:
     parameters = list(trainable(model).values())
     value = losses.squeeze(0)
-    if not value.requires_grad:
-        return torch.cat([torch.zeros_like(p).reshape(-1) for p in parameters]), value.detach()
-    gradients: Sequence[Tensor | None] = torch.autograd.grad(value, parameters, allow_unused=True)
-    flat = [
-        (g if g is not None else torch.zeros_like(p)).reshape(-1) for g, p in zip(gradients, parameters, strict=True)
-    ]
-    return torch.cat(flat), value.detach()
+    gradients: Sequence[Tensor | None] = [None] * len(parameters)
+    if value.requires_grad:
+        gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+    pieces = [torch.zeros_like(p) if g is None else g for g, p in zip(gradients, parameters, strict=True)]
+    return torch.cat([piece.reshape(-1) for piece in pieces]), value.detach()
 
 
 @contextlib.contextmanager

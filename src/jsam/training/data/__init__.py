@@ -6,28 +6,19 @@ of your own. Only numpy is needed to import this; Pillow and scikit-learn are as
 
 from __future__ import annotations
 
-from jsam.errors import ChecksumError, DataError, DownloadError, MissingDataError, UnsafePickleError
-from jsam.training.data.data_files import Progress, ProgressCallback, cache_folder, data_folders
+from jsam.errors import MissingDataError
+from jsam.training.data.data_files import Progress, ProgressCallback
 from jsam.training.data.dataset import Dataset, dataset_from_arrays
-from jsam.training.data.dataset_status import DatasetStatus, describe_datasets
+from jsam.training.data.dataset_status import describe_datasets
 from jsam.training.data.fetching import FetchResult, fetch
-from jsam.training.data.loading import DATASET_NAMES, Writers, load_dataset, load_writers
+from jsam.training.data.loading import load_dataset, load_writers
 
 __all__ = [
-    "DATASET_NAMES",
-    "ChecksumError",
-    "DataError",
     "Dataset",
-    "DatasetStatus",
-    "DownloadError",
     "FetchResult",
     "MissingDataError",
     "Progress",
     "ProgressCallback",
-    "UnsafePickleError",
-    "Writers",
-    "cache_folder",
-    "data_folders",
     "dataset_from_arrays",
     "describe_datasets",
     "fetch",

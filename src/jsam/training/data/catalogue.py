@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from jsam.errors import InputError
-from jsam.training.data.data_files import Archive, DataSpec, Mirror, RawFile
+from jsam.training.data.data_files import DataSpec, Mirror, RawFile
 from jsam.training.data.package_registries import CIFAR10_PACKAGES, MNIST_PACKAGES
 
 
@@ -23,7 +23,7 @@ _MNIST_MD5 = {
     "t10k-images-idx3-ubyte": (7_840_016, "2646ac647ad5339dbf082846283269ea"),
     "t10k-labels-idx1-ubyte": (10_008, "27ae3e4e09519cfbb04c329615203637"),
 }
-_MNIST_ARCHIVES = tuple(Archive(name=f"{name}.gz", form="gzip") for name in _MNIST_MD5)
+_MNIST_ARCHIVES = tuple(f"{name}.gz" for name in _MNIST_MD5)
 
 MNIST = DataSpec(
     name="mnist",
@@ -52,12 +52,7 @@ CIFAR10 = DataSpec(
     title="CIFAR-10, binary version, 50,000 + 10,000 colour images of 32x32, 10 classes",
     folder="cifar-10-batches-bin",
     files=_files("sha1", _CIFAR10_SHA1),
-    mirrors=(
-        Mirror(
-            url="https://www.cs.toronto.edu/~kriz/",
-            archives=(Archive(name="cifar-10-binary.tar.gz", form="tar"),),
-        ),
-    ),
+    mirrors=(Mirror(url="https://www.cs.toronto.edu/~kriz/", archives=("cifar-10-binary.tar.gz",)),),
     packages=CIFAR10_PACKAGES,
 )
 

@@ -53,19 +53,14 @@ class RawFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Archive:
-    """A file as it is published: one gzipped raw file, or a tar of several."""
-
-    name: str
-    form: Literal["gzip", "tar"]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Mirror:
-    """A public place that serves all archives of a data set under one address."""
+    """A public place that serves all archives of a data set, named here, under one address.
+
+    An archive is one gzipped raw file, or a gzipped tar of several.
+    """
 
     url: str
-    archives: tuple[Archive, ...]
+    archives: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +90,13 @@ class DataSpec:
 
     def missing(self, root: Path) -> tuple[RawFile, ...]:
         return tuple(raw for raw in self.files if not (root / self.folder / raw.name).is_file())
+
+    def verify(self, root: Path) -> None:
+        """Raise a `DataError` if a file that is there is not the published one."""
+        for raw in self.files:
+            path = root / self.folder / raw.name
+            if path.is_file():
+                read_verified(path, raw)
 
 
 def cache_folder() -> Path:

@@ -10,11 +10,11 @@ from typing import Literal
 
 from jsam.errors import DataError
 from jsam.training.data.catalogue import EMBEDDED, SPECS
-from jsam.training.data.data_files import DataSpec, data_folders, read_verified
+from jsam.training.data.data_files import DataSpec, data_folders
 from jsam.training.data.fetching import find_root
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DatasetStatus:
     """One line of the list; `folder` is where the files are, or where they would go (None: inside a package)."""
 
@@ -34,23 +34,18 @@ def describe_datasets(folders: Sequence[Path] | None = None) -> tuple[DatasetSta
 def _status(spec: DataSpec, roots: Sequence[Path]) -> DatasetStatus:
     root = find_root(spec, roots)
     if root is None and spec.embedded:
-        return DatasetStatus(name=spec.name, title=spec.title, state="embedded", folder=None, detail="comes with jsam")
-    state: Literal["verified", "wrong", "missing"] = "verified"
-    detail = f"{len(spec.files)} files, checksums right"
+        return DatasetStatus(spec.name, spec.title, "embedded", None, "comes with jsam")
+    folder = (root or roots[0]) / spec.folder
     if root is None:
-        root, state, detail = roots[0], "missing", f"run: jsam data fetch {spec.name}"
-    else:
-        try:
-            for raw in spec.files:
-                read_verified(root / spec.folder / raw.name, raw)
-        except DataError as error:
-            state, detail = "wrong", str(error)
-    return DatasetStatus(name=spec.name, title=spec.title, state=state, folder=root / spec.folder, detail=detail)
+        return DatasetStatus(spec.name, spec.title, "missing", folder, f"run: jsam data fetch {spec.name}")
+    try:
+        spec.verify(root)
+    except DataError as error:
+        return DatasetStatus(spec.name, spec.title, "wrong", folder, str(error))
+    return DatasetStatus(spec.name, spec.title, "verified", folder, f"{len(spec.files)} files, checksums right")
 
 
 def _embedded(name: str, title: str) -> DatasetStatus:
     if importlib.util.find_spec("sklearn") is None:
-        return DatasetStatus(
-            name=name, title=title, state="missing", folder=None, detail="run: pip install scikit-learn"
-        )
-    return DatasetStatus(name=name, title=title, state="embedded", folder=None, detail="comes with scikit-learn")
+        return DatasetStatus(name, title, "missing", None, "run: pip install scikit-learn")
+    return DatasetStatus(name, title, "embedded", None, "comes with scikit-learn")

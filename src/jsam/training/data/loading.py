@@ -181,4 +181,3 @@ def _writers_of_label_files(root: Path, mnist_root: Path) -> Writers:
 
 
 _LOADERS: dict[str, Callable[[Path | str | None], Dataset]] = {"mnist": _mnist, "cifar10": _cifar10, "digits": _digits}
-DATASET_NAMES = tuple(_LOADERS)

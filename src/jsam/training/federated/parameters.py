@@ -33,14 +33,13 @@ def flattened(model: nn.Module) -> Vector:
 @torch.no_grad()
 def put_into(model: nn.Module, vector: Vector) -> None:
     parameters = [value for value in model.parameters() if value.requires_grad]
-    size = sum(value.numel() for value in parameters)
-    if vector.shape != (size,) or vector.dtype != np.float32:
-        raise InputError(f"parameters are {vector.dtype} of shape {vector.shape}; the model has {size} of float32")
-    place = 0
-    for value in parameters:
-        piece = torch.from_numpy(vector[place : place + value.numel()].copy())
-        value.copy_(piece.reshape(value.shape))
-        place += value.numel()
+    sizes = [value.numel() for value in parameters]
+    if vector.shape != (sum(sizes),) or vector.dtype != np.float32:
+        raise InputError(
+            f"parameters are {vector.dtype} of shape {vector.shape}; the model has {sum(sizes)} of float32"
+        )
+    for value, piece in zip(parameters, torch.split(torch.from_numpy(vector.copy()), sizes), strict=True):
+        value.copy_(piece.view(value.shape))
 
 
 def fits(model_name: str, vector: NDArray[Any]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from jsam.training.environment import versions
 from jsam.training.evaluation import evaluate
 from jsam.training.federated.parameters import Vector, flattened, initial_model, put_into
 from jsam.training.models import check_model
+from jsam.training.round_loop import as_metrics
 
 
 class InstalledModel:
@@ -51,8 +51,7 @@ class InstalledModel:
             num_classes=self._dataset.num_classes,
             loss=cross_entropy,
         )
-        loss = result.loss if math.isfinite(result.loss) else None
-        return {"accuracy": result.accuracy, "loss": loss, "class_accuracy": list(result.class_accuracy)}
+        return as_metrics(result)
 
     def stored(self, parameters: Vector) -> bytes:
         """The content of a file from which torch loads the model's weights."""

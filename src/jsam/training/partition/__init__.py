@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jsam.training.partition.plot import partition_picture, plot_partition
+from jsam.training.partition.plot import partition_picture
 from jsam.training.partition.result import Partition
 from jsam.training.partition.schemes import SCHEMES, Scheme, partition
 
-__all__ = ["SCHEMES", "Partition", "Scheme", "partition", "partition_picture", "plot_partition"]
+__all__ = ["SCHEMES", "Partition", "Scheme", "partition", "partition_picture"]

@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
-from jsam.errors import InputError, NotSupportedError
+from jsam.errors import NotSupportedError
 from jsam.training.partition.result import IndexArray, Partition
-
-
-def plot_partition(
-    partition: Partition, targets: IndexArray, path: Path | str, *, num_classes: int | None = None
-) -> None:
-    """Write a picture of how many samples of each label each client holds; the file's ending sets the format."""
-    try:
-        Path(path).write_bytes(partition_picture(partition, targets, Path(path).suffix, num_classes=num_classes))
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:
-        raise InputError(f"plot {path}: cannot be written ({' '.join(str(error).split())})") from error
 
 
 def partition_picture(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+import sys
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +15,7 @@ from jsam.training.partition.result import IndexArray, Partition
 from jsam.training.partition.two_stage import split_two_stage
 
 Scheme = Literal["similarity", "dirichlet", "writer", "iid"]
+Number = TypeVar("Number", int, float)
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 
 # Keeps these draws apart from every other use of the same seed.
@@ -60,17 +62,20 @@ def partition(
     if scheme == "writer":
         indices = _by_writer(len(labels), num_clients, writers, rng)
     elif scheme == "dirichlet":
-        num_clients, alpha = _checked_clients(num_clients, len(labels)), _checked_alpha(alpha)
+        num_clients = _checked_clients(num_clients, len(labels))
+        alpha = float(_checked("alpha", alpha, math.ulp(0.0), sys.float_info.max, "a number above 0"))
         description = f"dirichlet, alpha {alpha:g}"
         if min_size is None:
             indices = split_dirichlet_equal(labels, num_clients, alpha, rng)
         else:
-            min_size = _checked_min_size(min_size, len(labels) // num_clients)
+            most = len(labels) // num_clients
+            min_size = _checked("min_size", min_size, 1, most, f"1 to {most}, the size of equal shares")
             indices = split_dirichlet_free(labels, num_clients, alpha, min_size, rng)
     else:
         num_clients = _checked_clients(num_clients, len(labels))
-        percent = _checked_similarity(similarity) if scheme == "similarity" else 100.0
+        percent = 100.0
         if scheme == "similarity":
+            percent = float(_checked("similarity", similarity, 0, 100, "a percentage from 0 to 100"))
             description = f"similarity {percent:g}%{', blocks' if blocks else ''}"
         indices = split_two_stage(labels, num_clients, percent, blocks, rng).indices
     return Partition(
@@ -105,24 +110,10 @@ def _checked_labels(targets: ArrayLike) -> IndexArray:
 
 
 def _checked_clients(num_clients: int | None, most: int, of_what: str = "samples") -> int:
-    if num_clients is None or not 1 <= num_clients <= most:
-        raise InputError(f"num_clients is {num_clients}, must be 1 to {most}, the number of {of_what}")
-    return num_clients
+    return _checked("num_clients", num_clients, 1, most, f"1 to {most}, the number of {of_what}")
 
 
-def _checked_similarity(similarity: float | None) -> float:
-    if similarity is None or not 0.0 <= similarity <= 100.0:
-        raise InputError(f"similarity is {similarity}, must be a percentage from 0 to 100")
-    return float(similarity)
-
-
-def _checked_alpha(alpha: float | None) -> float:
-    if alpha is None or not (math.isfinite(alpha) and alpha > 0.0):
-        raise InputError(f"alpha is {alpha}, must be a number above 0")
-    return float(alpha)
-
-
-def _checked_min_size(min_size: int, most: int) -> int:
-    if not 1 <= min_size <= most:
-        raise InputError(f"min_size is {min_size}, must be 1 to {most}, the size of equal shares")
-    return min_size
+def _checked(name: str, value: Number | None, least: float, most: float, allowed: str) -> Number:
+    if value is None or not least <= value <= most:
+        raise InputError(f"{name} is {value}, must be {allowed}")
+    return value

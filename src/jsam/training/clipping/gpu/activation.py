@@ -12,11 +12,16 @@ from jsam.training.clipping.gpu.kernels import activate_backward_kernel, activat
 _BLOCK = 1024
 
 
-def activate(y: Tensor, bias: Tensor | None, *, tanh: bool, kernel: int = 1, stride: int = 1) -> Tensor:
-    """max_pool2d(activation(y + bias)); no gradient reaches the bias, whose rule takes it from y's."""
-    result: Tensor = _Activate.apply(  # type: ignore[no-untyped-call]
-        y, None if bias is None else bias.detach(), tanh, kernel, stride
-    )
+def activate(
+    y: Tensor, bias: Tensor | None, *, tanh: bool, kernel: int = 1, stride: int = 1, source: Tensor | None = None
+) -> Tensor:
+    """max_pool2d(activation(y + bias)); no gradient reaches the bias, whose rule takes it from y's.
+
+    Gradients reach `source` and are of its type: y itself, unless something stands for it.
+    """
+    bias = None if bias is None else bias.detach()
+    source = y if source is None else source
+    result: Tensor = _Activate.apply(source, y.detach(), bias, tanh, kernel, stride)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -73,12 +78,15 @@ def launch_backward(grad: Tensor, out: Tensor, index: Tensor, geometry: Geometry
 
 class _Activate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, y: Tensor, bias: Tensor | None, tanh: bool, kernel: int, stride: int) -> Tensor:
+    def forward(
+        ctx: Any, source: Tensor, y: Tensor, bias: Tensor | None, tanh: bool, kernel: int, stride: int
+    ) -> Tensor:
         out, index, _, ctx.geometry = launch_forward(y, bias, tanh=tanh, kernel=kernel, stride=stride)
+        ctx.dtype = source.dtype
         ctx.save_for_backward(out, index)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         out, index = ctx.saved_tensors
-        return launch_backward(grads[0], out, index, ctx.geometry, out.dtype), None, None, None, None
+        return launch_backward(grads[0], out, index, ctx.geometry, ctx.dtype), None, None, None, None, None

@@ -43,15 +43,12 @@ def convolve(x: Tensor | Carried, module: nn.Conv2d, *, ours: bool) -> tuple[Ten
     return y, stand_in
 
 
-def activate(
-    y: Tensor, stand_in: Tensor, bias: Tensor | None, *, tanh: bool, kernel: int, stride: int, carry: bool
-) -> Tensor | Carried:
-    """max_pool2d(activation(y + bias)) for another stage if `carry`, else as a plain tensor."""
+def activate_and_carry(
+    y: Tensor, stand_in: Tensor, bias: Tensor | None, *, tanh: bool, kernel: int, stride: int
+) -> Carried:
+    """max_pool2d(activation(y + bias)) for another such stage."""
     bias = None if bias is None else bias.detach()
-    if carry:
-        return Carried(*_ActivateAndCarry.apply(stand_in, y, bias, tanh, kernel, stride))  # type: ignore[no-untyped-call]
-    result: Tensor = _Activate.apply(stand_in, y, bias, tanh, kernel, stride)  # type: ignore[no-untyped-call]
-    return result
+    return Carried(*_ActivateAndCarry.apply(stand_in, y, bias, tanh, kernel, stride))  # type: ignore[no-untyped-call]
 
 
 def _stand_for(values: Tensor) -> Tensor:
@@ -104,21 +101,6 @@ def _input_gradient(g: Tensor, weight: Tensor, module: nn.Conv2d, shape: torch.S
         for i in range(2)
     ]
     return functional.conv_transpose2d(g, weight, None, stride, padding, unseen, module.groups, dilation)
-
-
-class _Activate(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, _stand_in: Tensor, y: Tensor, bias: Tensor | None, tanh: bool, kernel: int, stride: int
-    ) -> Tensor:
-        out, index, _, ctx.geometry = launch_forward(y, bias, tanh=tanh, kernel=kernel, stride=stride)
-        ctx.save_for_backward(out, index)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None, None]:
-        out, index = ctx.saved_tensors
-        return launch_backward(grads[0], out, index, ctx.geometry, torch.bfloat16), None, None, None, None, None
 
 
 class _ActivateAndCarry(torch.autograd.Function):

@@ -63,7 +63,8 @@ class _BackInBf16:
     carry: bool
 
     def __call__(self, x: Tensor | Carried, record: Record) -> Tensor | Carried:
-        from jsam.training.clipping.gpu.bf16 import activate, convolve, joined
+        from jsam.training.clipping.gpu.activation import activate
+        from jsam.training.clipping.gpu.bf16 import activate_and_carry, convolve, joined
         from jsam.training.clipping.gpu.convolve import is_ours, output_map, positions
 
         stage, convolution = self.stage, self.stage.convolution
@@ -74,8 +75,10 @@ class _BackInBf16:
         ours = is_ours(convolution, "bf16") and positions(values, convolution) <= _MOST_ELEMENTS
         y, stand_in = convolve(x, convolution, ours=ours)
         record(convolution, (captured,), stand_in)
-        kernel, stride = stage.window
-        return activate(y, stand_in, convolution.bias, tanh=stage.tanh, kernel=kernel, stride=stride, carry=self.carry)
+        bias, tanh, (kernel, stride) = convolution.bias, stage.tanh, stage.window
+        if self.carry:
+            return activate_and_carry(y, stand_in, bias, tanh=tanh, kernel=kernel, stride=stride)
+        return activate(y, bias, tanh=tanh, kernel=kernel, stride=stride, source=stand_in)
 
 
 _Stage = _Merged | _BackInBf16 | nn.Module

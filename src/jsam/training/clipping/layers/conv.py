@@ -23,7 +23,6 @@ class ConvRule(ProductRule):
         self.rows, self.groups = module.out_channels, module.groups
         self.width, self.steps = self.shape.columns, self.shape.steps
         self.transposed = not self.shape.channels_last
-        self._weight_shape = module.weight.shape
 
     def forget_views(self) -> None:
         super().forget_views()

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from jsam.training.clipping.layers.layer_rule import BlockFloats, Call, LayerRule
 from jsam.training.clipping.sums import Factors
-from jsam.training.clipping.workspace import Workspace
 
 
 class EmbeddingRule(LayerRule):
@@ -20,23 +19,19 @@ class EmbeddingRule(LayerRule):
     _parts: Tensor
     _kept: Tensor
 
-    def __init__(self, name: str, module: nn.Embedding, workspace: Workspace) -> None:
-        super().__init__(name, module, workspace)
-        self._width, self._padding = module.embedding_dim, module.padding_idx
-
     def columns(self, calls: Sequence[Call]) -> int:
         return 1
 
     def block_floats(self, calls: Sequence[Call]) -> BlockFloats:
-        length = sum(call.inputs[0].numel() for call in calls)
-        return BlockFloats(kept=2 * length * self._width, scratch=2 * length * (2 * length + self._width))
+        length, width = sum(call.inputs[0].numel() for call in calls), self.module.embedding_dim
+        return BlockFloats(kept=2 * length * width, scratch=2 * length * (2 * length + width))
 
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
         n = parts.shape[1]
         tokens = torch.cat([call.inputs.reshape(n, -1) for call in calls], dim=1)
-        gradients = torch.cat([call.grad_outputs.reshape(n, -1, self._width) for call in calls], dim=1)
-        if self._padding is not None:
-            gradients = gradients * (tokens != self._padding).unsqueeze(2)
+        gradients = torch.cat([call.grad_outputs.reshape(n, -1, self.module.embedding_dim) for call in calls], dim=1)
+        if self.module.padding_idx is not None:
+            gradients = gradients * (tokens != self.module.padding_idx).unsqueeze(2)
         self._tokens, self._gradients, self._parts = tokens, gradients, parts
 
     def fill_norms(self, start: int, stop: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -48,18 +48,14 @@ class LayerRule(ABC):
     """Whether calls may come in a lower precision than the parameters."""
 
     def __init__(self, name: str, module: nn.Module, workspace: Workspace) -> None:
-        self.name = name
-        self.workspace = workspace
+        self.name, self.workspace = name, workspace
+        self.module: Any = module
         self._sums: dict[str, RunningSum] = {}
-        self._trainable = {key: value for key, value in module.named_parameters(recurse=False) if value.requires_grad}
-
-    @property
-    def parameters(self) -> dict[str, nn.Parameter]:
+        self.parameters = {key: value for key, value in module.named_parameters(recurse=False) if value.requires_grad}
         """Trainable parameters by their name inside the module."""
-        return self._trainable
 
     def trains(self, key: str) -> bool:
-        return key in self._trainable
+        return key in self.parameters
 
     @abstractmethod
     def columns(self, calls: Sequence[Call]) -> int:
@@ -97,16 +93,16 @@ class LayerRule(ABC):
             key: self._shaped(key, self._sums[key].value())
             if key in self._sums
             else torch.zeros_like(value, dtype=torch.float64)
-            for key, value in self._trainable.items()
+            for key, value in self.parameters.items()
         }
 
     def _shaped(self, key: str, total: Tensor) -> Tensor:
-        return total.view(self._trainable[key].shape)
+        return total.view(self.parameters[key].shape)
 
     def _sum(self, key: str) -> RunningSum:
         total = self._sums.get(key)
         if total is None:
-            parameter = self._trainable[key]
+            parameter = self.parameters[key]
             total = self._sums[key] = RunningSum(parameter.numel(), parameter.device)
         return total
 

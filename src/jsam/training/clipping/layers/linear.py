@@ -50,6 +50,7 @@ class LinearRule(ProductRule):
         return BlockFloats() if self._is_single(calls) else super().block_floats(calls)
 
     def open(self, calls: Sequence[Call], parts: Tensor) -> None:
+        self._calls, self._single = (), None
         if not self._is_single(calls):
             super().open(calls, parts)
             return
@@ -62,14 +63,6 @@ class LinearRule(ProductRule):
             norms = norms * (torch.hypot(inputs, torch.ones_like(inputs)) if self.trains("bias") else inputs)
         parts[0] = norms
         self._single = call
-
-    def fill_norms(self, start: int, stop: int) -> None:
-        if self._single is None:
-            super().fill_norms(start, stop)
-
-    def add(self, start: int, stop: int, factors: Factors) -> None:
-        if self._single is None:
-            super().add(start, stop, factors)
 
     def finish(self, factors: Factors) -> None:
         if self._single is None:

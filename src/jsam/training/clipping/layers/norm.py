@@ -6,12 +6,11 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from jsam.training.clipping.layers.layer_rule import Call, LayerRule, row_norms
 from jsam.training.clipping.sums import Factors
-from jsam.training.clipping.workspace import Workspace
 
 
 class AffineRule(LayerRule):
@@ -51,12 +50,8 @@ class AffineRule(LayerRule):
 class GroupNormRule(AffineRule):
     """nn.GroupNorm on inputs (n, channels, ...)."""
 
-    def __init__(self, name: str, module: nn.GroupNorm, workspace: Workspace) -> None:
-        super().__init__(name, module, workspace)
-        self._groups, self._eps = module.num_groups, module.eps
-
     def normalised(self, inputs: Tensor) -> Tensor:
-        return functional.group_norm(inputs, self._groups, eps=self._eps)
+        return functional.group_norm(inputs, self.module.num_groups, eps=self.module.eps)
 
     def pooled(self, values: Tensor) -> Tensor:
         return values.flatten(2).sum(dim=2) if values.dim() > 2 else values
@@ -65,12 +60,8 @@ class GroupNormRule(AffineRule):
 class LayerNormRule(AffineRule):
     """nn.LayerNorm on inputs (n, ..., normalised dimensions)."""
 
-    def __init__(self, name: str, module: nn.LayerNorm, workspace: Workspace) -> None:
-        super().__init__(name, module, workspace)
-        self._shape, self._eps = list(module.normalized_shape), module.eps
-
     def normalised(self, inputs: Tensor) -> Tensor:
-        return functional.layer_norm(inputs, self._shape, eps=self._eps)
+        return functional.layer_norm(inputs, self.module.normalized_shape, eps=self.module.eps)
 
     def pooled(self, values: Tensor) -> Tensor:
-        return values.reshape(values.shape[0], -1, math.prod(self._shape)).sum(dim=1)
+        return values.reshape(values.shape[0], -1, math.prod(self.module.normalized_shape)).sum(dim=1)

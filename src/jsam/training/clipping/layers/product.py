@@ -104,7 +104,7 @@ class ProductRule(LayerRule):
         self._kept_views = {}
 
     def fill_norms(self, start: int, stop: int) -> None:
-        if not self.trains("weight"):
+        if not self._by_blocks:
             return
         kept = self._kept(stop - start)
         for index, (call, source) in enumerate(zip(self._calls, self._sources, strict=True)):
@@ -121,13 +121,18 @@ class ProductRule(LayerRule):
             self._norms[:, start:stop] = torch.linalg.vector_norm(kept.table, dim=3, dtype=torch.float64)
 
     def add(self, start: int, stop: int, factors: Factors) -> None:
-        if self.trains("weight"):
+        if self._by_blocks:
             self._add_rows("weight", self._kept(stop - start).memory, factors)
 
     def finish(self, factors: Factors) -> None:
         if self._bias is not None:
             self._add_rows("bias", self._bias, factors)
         self._calls, self._lefts, self._sources, self._bias = (), (), (), None
+
+    @property
+    def _by_blocks(self) -> bool:
+        """Without calls there is nothing to do: a subclass has taken the chunk in a way of its own."""
+        return bool(self._calls) and self.trains("weight")
 
     @property
     def _norm_columns(self) -> int:
