@@ -138,7 +138,7 @@ class RangeMechanism(Weights, ABC):
             )
         profiles = self.profiles(num_clients)
         self.check_cap(float(profiles.levels.max(axis=1).min()))
-        least, floor = self.min_clients or 1, self.min_selection_prob or 0.0
+        least, floor = int(self.min_clients or 1), self.min_selection_prob or 0.0
         within = profiles.within(self.max_selection_prob, least, floor)
         if len(within) == 0:
             raise self.nothing_within(num_clients)
