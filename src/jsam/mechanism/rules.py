@@ -135,6 +135,7 @@ class Rules:
         mechanism: RangeMechanism | None = None,
         prior: Prior | Sequence[Prior] | None = None,
         losses: FloatArray | None = None,
+        samples: Sequence[int] | None = None,
         progress: FractionDone | None = None,
     ) -> BudgetPlan | None:
         """What the budget buys from so many clients; None where the rules fix the loss weight."""
@@ -147,6 +148,7 @@ class Rules:
             num_clients=num_clients,
             probability=self.budget_probability,
             losses=losses,
+            samples=samples,
             seed=self.seed,
             progress=progress,
         )
@@ -156,7 +158,12 @@ class Rules:
     ) -> tuple[RangeMechanism, BudgetPlan | None]:
         """A mechanism of these rules with its loss weight for this market; beside it what the budget buys, if any."""
         bought = self.budget_plan(
-            market.num_clients, mechanism=mechanism, prior=market.prior, losses=market.losses, progress=progress
+            market.num_clients,
+            mechanism=mechanism,
+            prior=market.prior,
+            losses=market.losses,
+            samples=market.samples,
+            progress=progress,
         )
         loss_weight = self.loss_weight if bought is None else bought.loss_weight
         assert loss_weight is not None

@@ -76,7 +76,11 @@ class CostSample:
         self._size = len(parts[0][1])
         _, v = tables.markets(np.concatenate([quantiles for quantiles, _ in parts]))
         self._weights = np.concatenate([weights for _, weights in parts])
-        rows = np.sort(v[:, active], axis=1)
+        self._take(v[:, active])
+
+    def _take(self, v: FloatArray) -> None:
+        """Keep the markets' virtual costs as they are needed."""
+        rows = np.sort(v, axis=1)
         step = max(1, CHUNK // max(rows.shape[1], len(rule.profiles)))
         self._first_size = min(len(rows), max(self._size, 16))
         self._first = SortedRows(rows[: self._first_size])
@@ -87,20 +91,29 @@ class CostSample:
     def draws(self) -> int:
         return self._batches * self._size
 
+    def _first_costs(self, eta: float) -> FloatArray:
+        """Σ v ε of the first of the draws."""
+        return minimise(self._at(eta), self._first, self._first_size).cost
+
+    def _costs(self, eta: float) -> FloatArray:
+        """Σ v ε of all draws."""
+        parts = zip(self._ranked, self._rows, strict=True)
+        return np.concatenate([minimise(self._at(eta), ranked, len(rows)).cost for ranked, rows in parts])
+
+    def _at(self, eta: float) -> Rule:
+        return replace(self._rule, weights=replace(self._rule.weights, loss_weight=eta))
+
     def rough_cost(self, eta: float) -> float:
         """The mean over the first of the draws, to know where to look."""
         if eta == 0:  # too small for a double: nothing is bought
             return 0.0
-        rule = replace(self._rule, weights=replace(self._rule.weights, loss_weight=eta))
-        costs = minimise(rule, self._first, self._first_size).cost
-        weights = self._weights[: self._first_size]
+        costs = self._first_costs(eta)
+        weights = self._weights[: len(costs)]
         return float(costs @ weights / weights.sum())
 
     def expected_cost(self, eta: float) -> ExpectedCost:
         """E[Σ v ε] at η, with a bound from above."""
-        rule = replace(self._rule, weights=replace(self._rule.weights, loss_weight=eta))
-        parts = zip(self._ranked, self._rows, strict=True)
-        costs = np.concatenate([minimise(rule, ranked, len(rows)).cost for ranked, rows in parts])
+        costs = self._costs(eta)
         weights = self._weights.reshape(self._batches, self._size).mean(axis=1)
         means = (costs * self._weights).reshape(self._batches, self._size).mean(axis=1)
         # The weights' own mean is 1 but for their noise, which a quotient takes out.

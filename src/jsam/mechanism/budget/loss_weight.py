@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from jsam.errors import InputError
+from jsam.errors import InputError, NotSupportedError
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.budget.binomial import least_draws, lower_bound
 from jsam.mechanism.budget.budget_cache import BudgetCache, fingerprint
 from jsam.mechanism.budget.drawn_markets import CONFIDENCE, CostSample, Tables
 from jsam.mechanism.budget.drawn_payments import DrawnPayments
+from jsam.mechanism.budget.drawn_sizes import SizedCosts, SizedPayments
 from jsam.mechanism.budget.loss_weight_search import FractionDone, largest_expected, largest_probable
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.market import Market
@@ -66,6 +67,7 @@ def loss_weight_for_budget(
     num_clients: int,
     probability: float | None = None,
     losses: FloatArray | None = None,
+    samples: Sequence[int] | None = None,
     draws: int | None = None,
     seed: int = 0,
     cache: BudgetCache | None = None,
@@ -85,7 +87,8 @@ def loss_weight_for_budget(
     >>> plan.expected_cost < plan.expected_cost_bound <= 5.0
     True
     """
-    problem = _problem(mechanism, budget, prior, num_clients, probability, losses, draws, seed)
+    template = _template(prior, num_clients, losses, samples)
+    problem = _problem(mechanism, budget, template, probability, draws, seed)
     cache = BudgetCache.default() if cache is None else cache
     known = _restored(cache.get(problem.key))
     if known is not None:
@@ -112,7 +115,7 @@ def loss_weight_fits_budget(
     One look at the bound on the expected cost settles it, or two beside it where the cost jumps over the budget. No
     payments are computed. With a `probability` there is no such shortcut, and the search is repeated.
     """
-    problem = _problem(mechanism, budget, prior, num_clients, probability, None, draws, seed)
+    problem = _problem(mechanism, budget, _template(prior, num_clients), probability, draws, seed)
     known = _restored((BudgetCache.default() if cache is None else cache).get(problem.key))
     if known is not None:
         return math.isclose(known.loss_weight, loss_weight, rel_tol=ALIKE)
@@ -122,7 +125,9 @@ def loss_weight_fits_budget(
     sample = problem.cost_sample(tables)
     if probability is not None:
         start = largest_expected(sample, budget)
-        largest = largest_probable(problem.payments(tables), budget, probability, start)
+        payments = problem.payments(tables)
+        assert isinstance(payments, DrawnPayments)
+        largest = largest_probable(payments, budget, probability, start)
         return math.isclose(largest, loss_weight, rel_tol=ALIKE)
     if math.isclose(sample.expected_cost(loss_weight).bound, budget, rel_tol=ALIKE):
         return True
@@ -158,10 +163,14 @@ class _Problem:
         return fingerprint(self.mechanism, self.template, **inputs)
 
     def cost_sample(self, tables: Tables) -> CostSample:
+        if self.template.data_shares is not None:
+            return SizedCosts(self.mechanism, self.template, tables, self._random(0))
         active = self.mechanism.active(self.template)
         return CostSample(self.rule, tables, active, self.template.num_clients, self.draws, self._random(0))
 
-    def payments(self, tables: Tables) -> DrawnPayments:
+    def payments(self, tables: Tables) -> DrawnPayments | SizedPayments:
+        if self.template.data_shares is not None:
+            return SizedPayments(self.mechanism, self.template, tables, self._random(1))
         return DrawnPayments(self.mechanism, self.template, self.rule, tables, self.payment_draws, self._random(1))
 
     def _random(self, purpose: int) -> np.random.Generator:
@@ -172,6 +181,7 @@ class _Problem:
         sample, payments = self.cost_sample(tables), self.payments(tables)
         eta = largest_expected(sample, self.budget, lambda done: tell(done * 0.5))
         if self.probability is not None:
+            assert isinstance(payments, DrawnPayments)
             eta = largest_probable(payments, self.budget, self.probability, eta, lambda done: tell(0.5 + done * 0.4))
         cost, totals = sample.expected_cost(eta), payments.totals(eta)
         tell(1.0)
@@ -196,17 +206,20 @@ class _Problem:
 def _problem(
     mechanism: RangeMechanism,
     budget: float,
-    prior: Prior | Sequence[Prior],
-    num_clients: int,
+    template: Market,
     probability: float | None,
-    losses: FloatArray | None,
     draws: int | None,
     seed: int,
 ) -> _Problem:
     check_budget(budget, probability)
     if draws is not None and draws < 2:
         raise InputError(f"draws is {draws}; at least 2 are needed")
-    template = _template(prior, num_clients, losses)
+    if probability is not None and template.data_shares is not None:
+        raise NotSupportedError(
+            "a budget with a probability is not there for clients with different numbers of samples; give the budget"
+            " alone, which then holds in expectation"
+        )
+    num_clients = template.num_clients
     rule = replace(mechanism, loss_weight=1.0).rule(len(mechanism.active(template)))
     costs, payments = _default_draws(num_clients, rule, probability)
     if draws is not None:
@@ -237,15 +250,20 @@ def _restored(stored: dict[str, Any] | None) -> BudgetPlan | None:
     return plan if sound and plan.loss_weight > 0 and tuple(plan.payment_quantiles) == QUANTILES else None
 
 
-def _template(prior: Prior | Sequence[Prior], num_clients: int, losses: FloatArray | None) -> Market:
-    """A market of typical reports: it carries priors and losses, none of the real reports."""
+def _template(
+    prior: Prior | Sequence[Prior],
+    num_clients: int,
+    losses: FloatArray | None = None,
+    samples: Sequence[int] | None = None,
+) -> Market:
+    """A market of typical reports: it carries priors, losses and sizes, none of the real reports."""
     if num_clients < 1:
         raise InputError(f"num_clients is {num_clients}; at least one is needed")
     if isinstance(prior, list | tuple):
         typical = [float(own.ppf(0.5)) for own in prior]
     else:
         typical = [float(prior.ppf(0.5))] * num_clients  # type: ignore[union-attr]
-    return Market(sensitivities=np.array(typical), prior=prior, losses=losses)
+    return Market(sensitivities=np.array(typical), prior=prior, losses=losses, samples=samples)
 
 
 def _default_draws(num_clients: int, rule: Rule, probability: float | None) -> tuple[int, int]:

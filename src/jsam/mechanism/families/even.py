@@ -9,7 +9,7 @@ from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.bound import BiasRule
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.market import Market
-from jsam.mechanism.solver.counted import Sizes, even_range, even_stages
+from jsam.mechanism.solver.counted import Sizes, even_range
 from jsam.mechanism.solver.profiles import Profiles, even_shares
 from jsam.mechanism.solver.response import Answers
 from jsam.mechanism.solver.unequal import UnequalReport
@@ -38,5 +38,4 @@ class EvenJSAM(RangeMechanism):
         allowed = even_range(sizes)
         if not allowed.any():
             raise self.nothing_within(market.num_clients)
-        stages = even_stages(sizes, v, allowed)
-        return UnequalReport(sizes=sizes, v=v, stages=stages, receivers=False, allowed=allowed)
+        return UnequalReport(sizes=sizes, v=v, receivers=False, allowed=allowed)

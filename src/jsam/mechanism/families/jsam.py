@@ -9,7 +9,7 @@ from jsam.errors import NotSupportedError
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.market import Market
-from jsam.mechanism.solver.counted import Sizes, receiver_range, receiver_stages
+from jsam.mechanism.solver.counted import Sizes, receiver_range
 from jsam.mechanism.solver.profiles import Profiles, capped_curve, equal_receivers, thresholds
 from jsam.mechanism.solver.response import Answers
 from jsam.mechanism.solver.unequal import UnequalReport
@@ -46,8 +46,7 @@ class JSAM(RangeMechanism):
         allowed = receiver_range(sizes)
         if not allowed.any():
             raise self.nothing_within(market.num_clients)
-        stages = receiver_stages(sizes, v)
-        return UnequalReport(sizes=sizes, v=v, stages=stages, receivers=True, allowed=allowed)
+        return UnequalReport(sizes=sizes, v=v, receivers=True, allowed=allowed)
 
     @property
     def _cap(self) -> float | None:

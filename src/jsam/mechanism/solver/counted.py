@@ -24,6 +24,7 @@ SLACK = 1e-12
 TANGENT_STEP = 1.05
 # The unit is such that clients times units stay below this; under a cap on ε there are many tables to fill.
 CLIENTS_TIMES_UNITS, WITH_CAP = 8_000_000, 1_000_000
+PIECES = 4  # of each client's data, for a lower bound
 ROUGHLY = 6  # every so many tangents give a bound on the best without a client
 
 
@@ -139,8 +140,11 @@ class CappedEvenStage:
         s, eta, t = self.sizes, self.sizes.weights.loss_weight, self.tangent
         w = self.weight(v)
         order = np.argsort(w / s.units)
-        U = np.concatenate([[0.0], np.cumsum(s.shares[order])])
-        W = np.concatenate([[0.0], np.cumsum(w[order])])
+        ends = np.concatenate([[0.0], np.cumsum(s.shares[order])])
+        # Between two ends of a piece F is at least what its terms are at their better ends, so pieces are short.
+        inner = ends[:-1, None] + np.diff(ends)[:, None] * (np.arange(PIECES) / PIECES)
+        U = np.append(inner.ravel(), 1.0)
+        W = np.maximum(np.interp(U, ends, np.concatenate([[0.0], np.cumsum(w[order])])), w.min())
         low, high = U[:-1], np.minimum(U[1:], 1.0)
         d = even_bias(s, high)
         spread = s.weights.bias_weight**2 * s.share_squares * np.minimum(low * (1 - low), high * (1 - high))
@@ -262,24 +266,51 @@ def receiver_stages(sizes: Sizes, v: FloatArray) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best selection of all stages: its objective, its stage and the units that it holds."""
+
+    objective: float
+    stage: Stage
+    units: int
+
+
+def best_selection(stages: Sequence[Stage], bounds: FloatArray, v: FloatArray, allowed: BoolArray) -> Best:
+    """The best over all stages; one whose lower bound is above what was found need not be looked at."""
+    best: Best | None = None
+    for i in np.argsort(bounds, kind="stable"):
+        if best is not None and bounds[i] > best.objective * (1 + SLACK):
+            break
+        stage = stages[i]
+        sizes = stage.sizes
+        table = with_clients(empty_table(sizes.total), sizes.units, stage.weight(v), stage.skipped)
+        units = np.flatnonzero(np.isfinite(table) & allowed)
+        if len(units) == 0:
+            continue
+        G, _ = stage.value(units, table[units])
+        if best is None or G.min() < best.objective:
+            best = Best(objective=float(G.min()), stage=stage, units=int(units[G.argmin()]))
+    assert best is not None
+    return best
+
+
+def even_tangents(sizes: Sizes, v: FloatArray) -> tuple[list[Stage], FloatArray]:
+    """The stages of even shares in which the best selection may lie, with lower bounds on what each can give."""
+    if sizes.weights.max_epsilon is None:
+        return [EvenStage(sizes=sizes)], np.zeros(1)
+    stages = _tangents_within(sizes, *_window(sizes, v))
+    return list(stages), np.array([stage.least(v) for stage in stages])
+
+
 def even_stages(sizes: Sizes, v: FloatArray, allowed: BoolArray) -> tuple[Stage, ...]:
     """The stages of even shares that can matter for these virtual costs, or for whoever of these raises its own."""
-    if sizes.weights.max_epsilon is None:
-        return (EvenStage(sizes=sizes),)
-    some = _tangents_within(sizes, *_window(sizes, v))
-    bounds = np.array([stage.least(v) for stage in some])
-    best, held = np.inf, np.zeros(0, dtype=np.int64)
-    for i in np.argsort(bounds):
-        if bounds[i] > best * (1 + SLACK):
-            break
-        table = with_clients(empty_table(sizes.total), sizes.units, some[i].weight(v))
-        units = np.flatnonzero(allowed & np.isfinite(table))
-        G, _ = some[i].value(units, table[units])
-        if G.min() < best:
-            best = float(G.min())
-            held = selection(sizes.units, some[i].weight(v), int(units[G.argmin()]))
-    most = max(best, _best_without_anyone(sizes, v, some[::ROUGHLY], held, allowed))
-    return tuple(stage for stage, bound in zip(some, bounds, strict=True) if bound <= most * (1 + SLACK))
+    stages, bounds = even_tangents(sizes, v)
+    if len(stages) == 1:
+        return tuple(stages)
+    best = best_selection(stages, bounds, v, allowed)
+    held = selection(sizes.units, best.stage.weight(v), best.units)
+    most = max(best.objective, _best_without_anyone(sizes, v, stages[::ROUGHLY], held, allowed))
+    return tuple(stage for stage, bound in zip(stages, bounds, strict=True) if bound <= most * (1 + SLACK))
 
 
 def _window(sizes: Sizes, v: FloatArray) -> tuple[float, float]:
@@ -304,7 +335,7 @@ def _tangents_within(sizes: Sizes, low: float, high: float) -> list[CappedEvenSt
 
 
 def _best_without_anyone(
-    sizes: Sizes, v: FloatArray, some: list[CappedEvenStage], held: IntArray, allowed: BoolArray
+    sizes: Sizes, v: FloatArray, some: Sequence[Stage], held: IntArray, allowed: BoolArray
 ) -> float:
     """An upper bound on the least objective without a client, for the client for whom it is largest."""
     weights, nobody = [stage.weight(v) for stage in some], [-1] * len(some)

@@ -10,13 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
 from jsam.mechanism.solver.allocation import Allocation
-from jsam.mechanism.solver.counted import CappedEvenStage, ReceiverStage, Sizes, Stage
-from jsam.mechanism.solver.knapsack import empty_table, selection, with_clients, without_each
+from jsam.mechanism.solver.counted import (
+    CappedEvenStage,
+    ReceiverStage,
+    Sizes,
+    Stage,
+    best_selection,
+    even_stages,
+    even_tangents,
+    receiver_stages,
+)
+from jsam.mechanism.solver.knapsack import selection, without_each
 from jsam.mechanism.solver.response import Answers, Block, Curves
 
 CHUNK_OF_FEW = 1 << 14  # reports × ways: beyond it fewer reports together are quicker
@@ -77,9 +87,23 @@ class UnequalReport(Answers):
 
     sizes: Sizes
     v: FloatArray
-    stages: tuple[Stage, ...]
-    receivers: bool  # whether a client may receive what the others leave
+    receivers: bool  # whether a client may receive what the others leave, as under the paper's loss
     allowed: BoolArray  # which numbers of units may be kept
+
+    @cached_property
+    def candidates(self) -> tuple[Sequence[Stage], FloatArray]:
+        """Stages in which the best selection may lie, with lower bounds on what each can give."""
+        if not self.receivers:
+            return even_tangents(self.sizes, self.v)
+        stages = receiver_stages(self.sizes, self.v)
+        return stages, np.zeros(len(stages))
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """All stages that can matter when a client raises its report."""
+        if not self.receivers:
+            return even_stages(self.sizes, self.v, self.allowed)
+        return receiver_stages(self.sizes, self.v)
 
     @property
     def order(self) -> IntArray:
@@ -87,18 +111,9 @@ class UnequalReport(Answers):
 
     def allocate(self) -> Allocation:
         """The best selection, with its selection probabilities and budgets."""
-        best: tuple[float, Stage, int] | None = None
-        for stage in self.stages:
-            table = with_clients(empty_table(self.sizes.total), self.sizes.units, stage.weight(self.v), stage.skipped)
-            units = self._reachable(stage, table)
-            if len(units) == 0:
-                continue
-            G, _ = stage.value(units, table[units])
-            i = int(G.argmin())
-            if best is None or G[i] < best[0]:
-                best = float(G[i]), stage, int(units[i])
-        assert best is not None
-        objective, stage, kept_units = best
+        stages, bounds = self.candidates
+        best = best_selection(stages, bounds, self.v, self.allowed)
+        stage, kept_units = best.stage, best.units
         weights = stage.weight(self.v)
         if stage.skipped >= 0:
             weights[stage.skipped] = np.inf
@@ -111,7 +126,7 @@ class UnequalReport(Answers):
         if isinstance(stage, ReceiverStage):
             r = stage.skipped
             p[r], eps[r] = stage.probability(at)[0], stage.received(at, total, self.v[[r]])[1][0]
-        return Allocation(selection_probs=p, epsilons=eps, objective=objective, runner_up=None)
+        return Allocation(selection_probs=p, epsilons=eps, objective=best.objective, runner_up=None)
 
     def _reachable(self, stage: Stage, table: FloatArray) -> IntArray:
         """Numbers of units in a table that may be kept; where F falls with U, only those that no larger one beats."""
