@@ -31,7 +31,7 @@ NORM_MARGIN = 2.0**-24 * (max(SUM_CHAIN, TILE_CHAIN) / 2 + _ROOTS)
 # - elsewhere sums are fp64. A gradient passes at most so many roundings on its way into a block's sum, and a few more
 #   where it is scaled and blocks are added. Each takes up to 2⁻⁵³ of the sum of all weights, which may be so many times
 #   the least of them.
-GROUP = 16
+GROUP = 32
 _GROUP_MARGIN = 2 * 2.0**-24 * (GROUP + 2) * GROUP
 LONGEST_CHAIN = 256
 _JOINTS = 64
