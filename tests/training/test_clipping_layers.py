@@ -25,7 +25,7 @@ from jsam.training.clipping.conv_patches import prepare, unfolder
 from jsam.training.clipping.conv_shape import ConvShape
 from jsam.training.clipping.workspace import Workspace
 
-EXAMPLES = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(autouse=True, scope="module")
