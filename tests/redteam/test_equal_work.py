@@ -34,6 +34,7 @@ from tests.redteam.lone_client import install
 pytestmark = pytest.mark.filterwarnings("ignore::jsam.training.clipping.SlowPathWarning")
 
 CODE = """\
+import numpy as np
 import torch
 from torch import nn
 
@@ -108,7 +109,33 @@ class Rows(Early):
         h = self.first(x)
         return self.last(torch.tanh(self.middle(self.table((h[:, 0].abs()).long().clamp(max=10)))))
 
-early, late, back, whole, rows = Early, Late, Back, Whole, Rows
+class Foreign(torch.autograd.Function):
+    '''Its own rule for vmap sees all records at once, and looks at them where no operation of torch shows it.'''
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def vmap(info, in_dims, x):
+        if not np.isfinite(x.detach().numpy()).all():
+            raise ArithmeticError("not finite")
+        return Foreign.apply(x), in_dims[0]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+class Ruled(Early):
+    def forward(self, x):
+        CALLS.append(len(x))
+        return self.last(torch.tanh(self.middle(torch.tanh(Foreign.apply(self.first(x))))))
+
+early, late, back, whole, rows, ruled = Early, Late, Back, Whole, Rows, Ruled
 """
 MODELS = "early", "late", "back", "whole", "rows"
 RECORDS = 12
@@ -116,7 +143,7 @@ RECORDS = 12
 
 @pytest.fixture(autouse=True)
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path / "site", monkeypatch, CODE, *MODELS)
+    install(tmp_path / "site", monkeypatch, CODE, *MODELS, "ruled")
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -199,6 +226,20 @@ def test_one_record_changes_the_work_by_less_than_one_forward_pass(model: str) -
     saved = [before.operations - after.operations for before, after in pairwise(works)]
     assert saved[0] == saved[1]
     assert 0 <= saved[0] < works[0].operations / RECORDS
+
+
+def test_a_batch_that_fails_although_nothing_showed_it_could_goes_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+    """That takes longer, as the threat model says; with noise alone one record would decide about all others."""
+    inputs, targets = records([])
+    ordinary = mean("ruled", inputs, targets)
+    assert "one by one" not in caplog.text
+    inputs[5] = np.inf
+    found = mean("ruled", inputs, targets)
+    assert "one by one from now on" in caplog.text
+    inputs[5], targets[5] = 0, 99
+    without = mean("ruled", inputs, targets)
+    np.testing.assert_allclose(found, without, atol=1e-6)
+    assert np.linalg.norm(without - ordinary) > 1e-3
 
 
 def test_trying_the_records_of_an_offer_calls_the_model_once_for_each_whichever_fail() -> None:
