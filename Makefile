@@ -21,7 +21,7 @@ help:
 	@echo 'make format   rewrite the code in the house style'
 	@echo 'make reproduce  draw the figures, tables and page of the paper from the stored results'
 	@echo 'make bench    timings against other ways of computing the same'
-	@echo 'make soak     kill training and clients hundreds of times, resume them; results in results/soak/'
+	@echo 'make soak     kill training and clients hundreds of times, resume them (results in results/soak/); larger searches'
 	@echo 'make lock     write the lock files of deployments: versions and hashes of all that campaigns need'
 	@echo 'make setup    only build the virtual environment $(VENV)'
 	@echo 'make clean    remove $(VENV), caches and out/'
@@ -72,10 +72,11 @@ imports: $(READY)
 	$(say) 'Import contracts (import-linter)'
 	@PYTHONPATH=. $(BIN)/lint-imports --no-logo
 
-# One BLAS thread a worker, or the workers fight over the cores.
+# One BLAS thread a worker, or the workers fight over the cores. Bytecode is kept, or each of the many processes that
+# tests start compiles jsam again.
 unit: $(READY)
 	$(say) 'Tests and doctests (pytest, $(WORKERS) at a time)'
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 format: $(READY)
 	@$(BIN)/ruff check --fix
@@ -96,6 +97,8 @@ bench: $(READY)
 	@$(BIN)/python -m benchmarks.reply_times
 
 soak: $(READY)
+	$(say) 'Comparing the solver with searches that do not know its structure, on all instances'
+	@JSAM_FULL=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q tests/mechanism/test_allocation.py
 	$(say) 'Killing training at random moments and resuming it, 100 times'
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.kill_and_resume --kills 100
 	$(say) "Killing a client that answers at random moments, 500 times"

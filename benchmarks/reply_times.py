@@ -1,9 +1,13 @@
 """Whether the time of a reply tells that one record is there: 200 replies with it, 200 without, from real client apps.
 
-`python -m benchmarks.reply_times` writes results/benchmarks/reply-times.json; it takes 5 to 15 minutes.
-The server sends parameters under which the gradient of one record overflows, and only of that one. The threshold on the
-time is fitted to one half of the replies and tried on the other, and the other way round: fitted and tried on the same
-400 replies it would tell apart about 54% of times that have nothing to tell. The bar is 55%.
+`python -m benchmarks.reply_times` writes results/benchmarks/reply-times.json; each of its two cases takes 5 to 15
+minutes, and `--case` runs one of them. In the case "overflowing" the server sends parameters under which the gradient
+of one record overflows, and only of that one. In the case "raising" the model is a class of somebody's own whose code
+raises at numbers that are not finite, and the parameters bring these about for one record. The file has the first case,
+and the second one under its name.
+
+The threshold on the time is fitted to one half of the replies and tried on the other, and the other way round: fitted
+and tried on the same 400 replies it would tell apart about 54% of times that have nothing to tell. The bar is 55%.
 """
 
 from __future__ import annotations
@@ -12,8 +16,11 @@ import argparse
 import json
 import logging
 import shutil
+import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,14 +43,42 @@ from jsam.training.models import build_model
 
 RESULT = Path("results/benchmarks/reply-times.json")
 BAR = 0.55
-MODEL, RECORD, PIXEL = "mnist", 17, 1.5
 Times = NDArray[np.float64]
+Trap = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]
+"""Records without the one that is looked for, the same with it, labels, and parameters that are odd for it alone."""
+
+RAISING = """\
+import torch
+from torch import nn
+
+class Raising(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(12, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        h = self.first(x)
+        if not torch.isfinite(h).all():
+            raise ArithmeticError("not finite")
+        return self.last(torch.relu(h))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A model, how many records there are, and what the server tries."""
+
+    model: str
+    samples: int
+    trap: Callable[[int], Trap]
 
 
 class Client:
     """One client with its own folder, and the seconds that each of its replies took: before it waited, and in all."""
 
-    def __init__(self, folder: Path, inputs: NDArray[np.float32], targets: NDArray[np.int64], rounds: int) -> None:
+    def __init__(
+        self, folder: Path, model: str, inputs: NDArray[np.float32], targets: NDArray[np.int64], rounds: int
+    ) -> None:
         self.folder, self.samples, self._slept = folder, len(targets), 0.0
         file = write_client(folder, name="a", sensitivity=0.2, inputs=inputs, targets=targets)
         self._app = client_app(times=ReplyTimes(measure=reply_seconds, sleep=self._sleep))
@@ -51,7 +86,7 @@ class Client:
             run_id=1, node_id=7, node_config={"client-file": str(file)}, state=RecordDict(), run_config={}
         )
         settings = {"loss_weight": 50.0, "learning_rate": 0.1, "delta": 1e-6}
-        rules = CampaignRules.from_dict({"campaign": "x", "model": MODEL, "rounds": rounds, **settings})
+        rules = CampaignRules.from_dict({"campaign": "x", "model": model, "rounds": rounds, **settings})
         self._say("query.elicit", RecordDict({"published": ConfigRecord({"text": rules.to_json()})}))
         contract = rules.contract(["a", "b", "c"], [0.2, 0.3, 0.4])
         self.terms = Terms.of_contract(
@@ -87,17 +122,44 @@ class Client:
         return took - self._slept, took
 
 
-def trap(samples: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]:
-    """Records without the one that is looked for, the same with it, labels, and parameters that overflow at it."""
+def overflowing(samples: int) -> Trap:
     rng = np.random.default_rng(0)
     without = (rng.standard_normal((samples, 1, 28, 28)) * 0.3).astype(np.float32)
     without[:, :, 0::2, 0::2] = 0
     with_it = without.copy()
-    with_it[RECORD, 0, 0, 0] = PIXEL
-    model = build_model(MODEL, 0)
+    with_it[17, 0, 0, 0] = 1.5
+    model = build_model("mnist", 0)
     with torch.no_grad():
         next(model.parameters())[0, 0, 3, 3] = 3e38
     return without, with_it, rng.integers(0, 10, samples), flattened(model)
+
+
+def raising(samples: int) -> Trap:
+    rng = np.random.default_rng(0)
+    without = rng.random((samples, 12)).astype(np.float32)
+    without[:, 5] = 0
+    with_it = without.copy()
+    with_it[samples - 3, 5] = 2.0
+    model = build_model("raising", 0)
+    with torch.no_grad():
+        next(model.parameters())[:, 5] = 3e38
+    return without, with_it, rng.integers(0, 4, samples), flattened(model)
+
+
+CASES = {
+    "overflowing": Case(model="mnist", samples=3000, trap=overflowing),
+    "raising": Case(model="raising", samples=400, trap=raising),
+}
+
+
+def offer_model(folder: Path) -> None:
+    """Installs, for this process, a package that offers the model `raising`, as pip would leave it behind."""
+    about = folder / "raising-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: raising\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[jsam.models]\nraising = raising_model:Raising\n")
+    (folder / "raising_model.py").write_text(RAISING)
+    sys.path.insert(0, str(folder))
 
 
 def fitted(without: Times, with_it: Times) -> tuple[float, bool]:
@@ -125,9 +187,11 @@ def told_apart(without: Times, with_it: Times) -> dict[str, float]:
     }
 
 
-def measure(folder: Path, *, replies: int, samples: int) -> dict[str, Any]:
-    without, with_it, targets, parameters = trap(samples)
-    clients = [Client(folder / f"{k}", data, targets, replies + 1) for k, data in enumerate((without, with_it))]
+def measure(folder: Path, case: Case, *, replies: int, samples: int) -> dict[str, Any]:
+    without, with_it, targets, parameters = case.trap(samples)
+    clients = [
+        Client(folder / f"{k}", case.model, data, targets, replies + 1) for k, data in enumerate((without, with_it))
+    ]
     clients[0].ask(0, parameters)  # builds the engine and finds the step
     # Found twice, it could fall on two sides of a bound by chance, which has nothing to do with the record.
     steps = [client.folder / "ledger" / "reply-steps" for client in clients]
@@ -140,7 +204,7 @@ def measure(folder: Path, *, replies: int, samples: int) -> dict[str, Any]:
     found = {name: told_apart(times[0, :, i], times[1, :, i]) for i, name in enumerate(("unpadded", "as_sent"))}
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "model": MODEL,
+        "model": case.model,
         "records": samples,
         "replies_each": replies,
         "threads": torch.get_num_threads(),
@@ -153,16 +217,24 @@ def measure(folder: Path, *, replies: int, samples: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", choices=CASES, help="this one alone, the other one as it is in the file")
     parser.add_argument("--replies", type=int, default=200, help="of each kind")
-    parser.add_argument("--samples", type=int, default=3000)
+    parser.add_argument("--samples", type=int, help="3000 and 400 if not given")
     parser.add_argument("--threads", type=int, default=1, help="of torch; a SuperNode that jsam starts has one")
     parser.add_argument("--output", type=Path, default=RESULT)
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     torch.set_num_threads(options.threads)
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+    found: dict[str, Any] = json.loads(options.output.read_text()) if options.output.exists() else {}
     with tempfile.TemporaryDirectory(prefix="jsam-bench-") as folder:
-        found = measure(Path(folder), replies=options.replies, samples=options.samples)
+        offer_model(Path(folder) / "site")
+        for name in CASES if options.case is None else (options.case,):
+            case = CASES[name]
+            samples = options.samples or case.samples
+            new = measure(Path(folder) / name, case, replies=options.replies, samples=samples)
+            other = {"raising": found["raising"]} if "raising" in found else {}
+            found = {**new, **other} if name == "overflowing" else {**found, name: new}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))

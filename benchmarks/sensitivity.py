@@ -25,7 +25,7 @@ from jsam.training.clipping.precision import PRECISIONS, Precision
 PACKAGES = ("jsam", "torch", "numpy")
 CLIP_NORM = 1.0
 SIDE = 5
-_GROUP = 16
+_GROUP = 32
 _KEPT = 4
 
 

@@ -20,6 +20,11 @@ for _number in (signal.SIGINT, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") e
         signal.signal(_number, lambda *_: None)
 
 
+def number_of(*, quick: int, full: int) -> int:
+    """How many random cases a test tries: `full` under `make soak` (JSAM_FULL=1), else the first `quick` of them."""
+    return full if os.environ.get("JSAM_FULL") == "1" else quick
+
+
 def require(module: str, *, extra: str) -> ModuleType:
     """Import `module`, or skip saying which extra brings it; where JSAM_REQUIRE_ALL=1 (CI) its absence is a failure."""
     try:

@@ -1,4 +1,4 @@
-"""Five real SuperNodes without noise against the simulator: the same model."""
+"""Three real SuperNodes without noise against the simulator: the same model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jsam.training.recorded_run import train
 from jsam.training.task import TaskSpec
 from tests.flower.loopback import published
 
-CLIENTS = 5
+CLIENTS = 3
 # What a client would have to install, and to name when it starts its SuperNode (`--app`), to leave the noise out.
 NOISELESS = """\
 import numpy as np
@@ -45,7 +45,7 @@ def _parameters(path: Path) -> np.ndarray[Any, Any]:
 def test_without_noise_real_processes_and_the_simulator_give_the_same_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """3 rounds, 5 SuperNodes: every parameter agrees to 1e-6. The run ships the usual app; nodes run their own."""
+    """3 rounds, 3 SuperNodes: every parameter agrees to 1e-6. The run ships the usual app; nodes run their own."""
     own = tmp_path / "installed by the clients"
     own.mkdir()
     (own / "noiseless.py").write_text(NOISELESS)

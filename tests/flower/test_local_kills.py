@@ -19,12 +19,11 @@ from tests.soak.federation_nodes import ANSWERING, NODE, NODE_ANSWERING
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs SIGKILL and /proc")
-def test_three_killed_clients_and_a_killed_server_overspend_nothing_and_the_run_ends(tmp_path: Path) -> None:
+def test_killed_clients_and_a_killed_server_overspend_nothing_and_the_run_ends(tmp_path: Path) -> None:
     """By the clients' ledgers and by the server's; no reply that may have left is ever followed by another one."""
-    order = (NODE_ANSWERING, NODE, NODE_ANSWERING)
-    result = soak(3, tmp_path, seed=5, server_kills=1, rounds=4, order=order)
+    result = soak(2, tmp_path, seed=5, server_kills=1, rounds=4, order=(NODE_ANSWERING, NODE))
     assert violations(result) == {}
-    assert result["kills_by_kind"] == {NODE: 1, NODE_ANSWERING: 2, ANSWERING: 0}
+    assert result["kills_by_kind"] == {NODE: 1, NODE_ANSWERING: 1, ANSWERING: 0}
     assert result["kills_of_the_server"] == 1
     assert result["accounts_settled"] == result["clients"] * result["campaigns"]
     assert result["replies_that_may_have_left"] == result["releases"] > 0

@@ -224,6 +224,7 @@ def test_the_attack_shows_a_client_that_runs_its_records_as_they_are(
 ) -> None:
     """Such a client fails for the trap record and not without it, which is what the tests above would see."""
     monkeypatch.setattr(fit_records, "mean_of_fit", lambda *given: parameters.clipped_mean(*given[:-1]))
+    monkeypatch.setattr(parameters, "_sum", lambda engine, *given: engine.clipped_sum(*given))
     found = []
     for trap in (False, True):
         client = LoneClient(tmp_path / str(trap), *records("tokens", trap=trap), model="tokens")

@@ -63,10 +63,12 @@ def test_no_record_moves_the_mean_by_more_than_its_share(kind: str, count: int) 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_both_ways")
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count", [100_000, 1_000_000])
+@pytest.mark.parametrize(
+    ("kind", "count"), [*((kind, 100_000) for kind in KINDS), ("half ulps of the whole", 1_000_000)]
+)
 def test_no_record_of_many_moves_the_mean_by_more_than_its_share(kind: str, count: int) -> None:
-    assert worst_shift(kind, count, takes=2) <= BOUND
+    """A million records of every kind are the business of `python -m benchmarks.sensitivity`."""
+    assert worst_shift(kind, count, takes=1 if count > 100_000 else 2) <= BOUND
 
 
 def test_a_running_sum_in_fp32_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from tests.training.small import small_contract, small_settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::jsam.errors.TrainingWarning")
 
-RUNS = 150
+RUNS = 60
 ROUNDS, PER_ROUND, CLIP_NORM = 5, 2, 0.7
 SIZES = (6, 4, 5)
 TARGET, EPSILON = 1, 8.0

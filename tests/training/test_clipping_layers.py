@@ -26,7 +26,7 @@ from jsam.training.clipping.conv_shape import ConvShape
 from jsam.training.clipping.workspace import Workspace
 from tests.oracles.clipping import ClientBatch, reference_clipped_sum
 
-EXAMPLES = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(autouse=True, scope="module")

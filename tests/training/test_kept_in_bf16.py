@@ -214,17 +214,17 @@ def test_a_round_agrees_with_the_reference_and_keeps_the_bound() -> None:
     model = build_model("mnist", 3)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     source = torch.Generator().manual_seed(5)
-    inputs, targets = torch.randn(6, 1, 28, 28, generator=source), torch.arange(6)
+    inputs, targets = torch.randn(3, 1, 28, 28, generator=source), torch.arange(3)
     expected = reference_clipped_sum(model, [ClientBatch(inputs=inputs, targets=targets)], clip_norm=0.5, per_round=1)
     engine = ClippingEngine(model, clip_norm=0.5, workers=1)
     fused = engine._fused
     fused._workers = [Worker({name: module for module, name in fused._names.items()}, cuda_rules("bf16"))]
     fused._forward, fused._channels_last, engine.precision = forward.merged(model, "bf16"), True, "bf16"
-    found = engine.clipped_sum(inputs, targets, torch.full((6,), 1 / 6)).gradient
+    found = engine.clipped_sum(inputs, targets, torch.full((3,), 1 / 3)).gradient
     assert engine.path == "fused"
     assert 1e-4 < float((found - expected).norm() / expected.norm()) < 1e-2
     assert fused._footprint is not None
     assert fused._footprint.kept == (1024 + 8192) // 2 + 16 + 32
-    for i in range(6):
-        alone = engine.clipped_sum(inputs, targets, only(i, 6)).gradient
+    for i in range(3):
+        alone = engine.clipped_sum(inputs, targets, only(i, 3)).gradient
         assert float(alone.double().norm()) <= 0.5

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from jsam.training.clipping.clipped_sum import GROUP
 from jsam.training.clipping.layers import RULES, Call, LayerRule, RuleMaker
 from jsam.training.clipping.sums import Factors
 from jsam.training.clipping.workspace import Workspace
@@ -83,4 +84,7 @@ def _block_size(active: Sequence[tuple[LayerRule, Sequence[Call]]], device: str)
     needs = [rule.block_floats(of_module) for rule, of_module in active]
     floats = sum(need.kept for need in needs) + max((need.scratch for need in needs), default=0)
     budget = _BLOCK_BYTES.get(device, _BLOCK_BYTES["cuda"])
-    return max(_SMALLEST_BLOCK, budget // (4 * floats)) if floats else None
+    if not floats:
+        return None
+    size = max(_SMALLEST_BLOCK, budget // (4 * floats))
+    return size if size < GROUP else size - size % GROUP

@@ -26,13 +26,13 @@ _ROOTS = 4
 NORM_MARGIN = 2.0**-24 * (max(SUM_CHAIN, TILE_CHAIN) / 2 + _ROOTS)
 
 # What the sum may be off by, with a record and without it:
-# - on a CPU groups of so many records of one weight are added in fp32: 2⁻²⁴ of the group's sum for each addition, and
-#   for two products;
+# - on a CPU groups of so many records of one weight are added in fp32. Each addition takes 2⁻²⁴ of what it makes, which
+#   is at most √k √G in length when it has k terms, in whatever order; two products take as much of each record;
 # - elsewhere sums are fp64. A gradient passes at most so many roundings on its way into a block's sum, and a few more
 #   where it is scaled and blocks are added. Each takes up to 2⁻⁵³ of the sum of all weights, which may be so many times
 #   the least of them.
-GROUP = 16
-_GROUP_MARGIN = 2 * 2.0**-24 * (GROUP + 2) * GROUP
+GROUP = 32
+_GROUP_MARGIN = 2 * 2.0**-24 * (math.sqrt(GROUP) * sum(math.sqrt(k) for k in range(2, GROUP + 1)) + 2 * GROUP)
 LONGEST_CHAIN = 256
 _JOINTS = 64
 LARGEST_RATIO = 2.0**24

@@ -33,8 +33,9 @@ from jsam.training.clipping.model_checks import (
 )
 from jsam.training.clipping.precision import Precision, arithmetic, checked_precision, denormals_flushed
 from jsam.training.clipping.rowwise import chain_of, is_rowwise
-from jsam.training.clipping.sample_gradients import one_by_one, trainable, vectorised
+from jsam.training.clipping.sample_gradients import StandIn, generators_kept, one_by_one, trainable, vectorised
 from jsam.training.clipping.sums import Factors, RunningSum
+from jsam.training.clipping.unfailing import Trace
 from jsam.training.clipping.workspace import Workspace
 
 Path = Literal["fused", "vectorised", "one by one"]
@@ -65,6 +66,10 @@ class ClippingEngine:
     loss, and one for others, which never get more. The result depends on their number only by rounding. On CUDA
     `precision` names the arithmetic of the forward and backward pass (fp32, tf32, or bf16: see
     jsam.training.clipping.precision).
+
+    With `skip_failing` an example at which the model fails counts as nothing instead of failing the sum, and no more
+    work is done for it than for others. A batch then goes through together only where no values can make that fail
+    (jsam.training.clipping.unfailing). The first example of the first batch must not fail.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class ClippingEngine:
         chunk_size: int | Literal["auto"] = "auto",
         workers: int | Literal["auto"] = "auto",
         precision: Precision = "fp32",
+        skip_failing: bool = False,
     ) -> None:
         if not (math.isfinite(clip_norm) and clip_norm > 0):
             raise InputError(f"clip_norm is {clip_norm}; it must be a positive finite number")
@@ -96,6 +102,8 @@ class ClippingEngine:
         self._chunk_size = None if chunk_size == "auto" else chunk_size
         self._parameter_count = sum(value.numel() for value in parameters.values())
         self._checked = False
+        self._skip_failing = skip_failing
+        self._stand_in: StandIn | None = None
         device = next(iter(parameters.values())).device
         self.precision = checked_precision(precision, device)
         owners = trainable_owners(model)
@@ -188,8 +196,9 @@ class ClippingEngine:
         return ClippedSum(gradient=gradient, norms=torch.cat(norms), losses=torch.cat(losses), clip_norm=self.clip_norm)
 
     def _per_sample_gradients(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        way = vectorised if self.path == "vectorised" else one_by_one
-        return way(self.model, self.loss)(inputs, targets)
+        if self.path == "vectorised":
+            return vectorised(self.model, self.loss)(inputs, targets)
+        return one_by_one(self.model, self.loss, self._stand_in)(inputs, targets)
 
     def check(self, inputs: Tensor, targets: Tensor) -> None:
         """On the first batch: refuse what makes no sense, and choose the path. Later batches change neither.
@@ -212,9 +221,37 @@ class ClippingEngine:
                 self._compare(inputs, targets, gradients if repeats else None)
             if self.path == "vectorised":
                 self._try_vectorised(inputs, targets)
+        if self._skip_failing:
+            self._prepare_to_skip(inputs, targets)
         if self.path == "one by one" and not is_rowwise(self.model, inputs.dim()):
             refuse_hooks(self.model)
         self._checked = True
+
+    def run_one_by_one(self, reason: str) -> None:
+        """From now on examples go through the model one after another; InputError if it has hooks."""
+        refuse_hooks(self.model)
+        self.path, self.reason = "one by one", reason
+        warnings.warn(f"one example after another (right, but slower): {reason}", SlowPathWarning, stacklevel=3)
+
+    def _prepare_to_skip(self, inputs: Tensor, targets: Tensor) -> None:
+        self._stand_in = StandIn(self.model, self.loss, inputs[:1], targets[:1])
+        known = is_rowwise(self.model, inputs.dim()) and self.loss is cross_entropy
+        if known or self.path == "one by one":
+            return
+        trace = Trace(self.loss)
+        # With Dropout on: what a round runs is looked at.
+        with generators_kept(inputs.device), arithmetic(self.precision, inputs.device):
+            try:
+                if self.path == "fused":
+                    self._fused.traced(trace, inputs, targets)
+                else:
+                    with trace:
+                        vectorised(self.model, trace.loss)(inputs, targets)
+                unsure = trace.unsure
+            except Exception as error:  # noqa: BLE001 - whatever it is, one by one it goes
+                unsure = one_line(error)
+        if unsure is not None:
+            self.run_one_by_one(f"the values of an example may make it fail ({unsure})")
 
     def _alone(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         try:

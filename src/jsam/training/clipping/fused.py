@@ -23,6 +23,7 @@ from jsam.training.clipping.gpu.forward import merged
 from jsam.training.clipping.layers import RULES, Call
 from jsam.training.clipping.precision import Precision, arithmetic, denormals_flushed, forward_precision
 from jsam.training.clipping.sums import RunningSum
+from jsam.training.clipping.unfailing import Trace
 
 _FEWEST_SAMPLES_A_WORKER = 16
 
@@ -90,6 +91,11 @@ class FusedClipping:
             else:
                 self._in_parallel(work, len(workers))
         return ClippedSum(gradient=self._gradient(workers), norms=norms, losses=losses, clip_norm=clip_norm)
+
+    def traced(self, trace: Trace, inputs: Tensor, targets: Tensor) -> None:
+        """Shows a trace the forward and backward pass of these examples."""
+        with Capture(self._model, self._names, trace.loss, self._forward) as capture, trace:
+            self._run(capture, inputs, targets)
 
     def _run(self, capture: Capture, inputs: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, list[Call]]]:
         if self._channels_last and inputs.dim() == 4:

@@ -52,7 +52,7 @@ class Factors:
     @classmethod
     def of(cls, norms: Tensor, weights: Tensor, clip_norm: float) -> Factors:
         """A record whose norm is not finite counts as nothing, at the same price. Norms and weights are fp64."""
-        clipped = clip_factors(norms, clip_norm).masked_fill_((norms < torch.inf).logical_not_(), 0.0)
+        clipped = clip_factors(norms, clip_norm).nan_to_num_(nan=0.0)
         return cls(clipped, weights, clip_norm if math.isfinite(clip_norm) else 1.0)
 
     @cached_property
@@ -62,12 +62,12 @@ class Factors:
 
     @cached_property
     def keep(self) -> Tensor:
-        return self._counts.to(torch.int64).neg_()
+        return self._kept(torch.int64)
 
     @cached_property
     def short_keep(self) -> Tensor:
-        """`keep` for rows in fp32, which have half as many bits."""
-        return self._counts.to(torch.int32).neg_()
+        """`keep`, as a column, for rows in fp32, which have half as many bits."""
+        return self._kept(torch.int32)[:, None]
 
     @cached_property
     def shares(self) -> Tensor:
@@ -79,9 +79,8 @@ class Factors:
     def runs(self) -> list[Run]:
         return runs_of(self._weights, self._unit)
 
-    @property
-    def _counts(self) -> Tensor:
-        return (self._clipped != 0).logical_and_(self._weights != 0)
+    def _kept(self, dtype: torch.dtype) -> Tensor:
+        return self.values.ne(0.0).to(dtype).neg_()
 
 
 def runs_of(weights: Tensor, unit: float) -> list[Run]:
@@ -122,9 +121,12 @@ class RunningSum:
         rows = rows.view(-1, *rows.shape[-2:])
         pieces, n, size = rows.shape
         if self._kind == "cpu" and rows.dtype == torch.float32 and pieces * size >= _LONG_ROW:
-            rows.view(torch.int32).bitwise_and_(factors.short_keep[:, None])
+            rows.view(torch.int32).bitwise_and_(factors.short_keep)
             for run in factors.runs:
                 self._add_run(rows, factors.shares, run)
+            if n >= GROUP:
+                # Else the groups of the next block, too, would begin and end within it.
+                self._close_group()
             return
         for start, stop in spans(n, self._most(pieces * size)):
             left = factors.values[start:stop]
@@ -145,13 +147,12 @@ class RunningSum:
         while start < run.stop:
             self._weight = weight
             if self._group is None:
-                self._group = torch.zeros(self._size, dtype=torch.float32)
+                self._group = torch.empty(self._size, dtype=torch.float32)
             stop = min(run.stop, start + GROUP - self._grouped)
-            if pieces == 1:
-                self._group.addmv_(rows[0, start:stop].t(), shares[start:stop])
-            else:
-                left = shares[start:stop].expand(pieces, 1, stop - start)
-                self._group.view(pieces, 1, size).baddbmm_(left, rows[:, start:stop])
+            # What an earlier group left behind is not read.
+            self._group.view(pieces, 1, size).baddbmm_(
+                shares[start:stop].expand(pieces, 1, stop - start), rows[:, start:stop], beta=min(self._grouped, 1)
+            )
             self._grouped += stop - start
             start = stop
             if self._grouped == GROUP:
@@ -160,8 +161,7 @@ class RunningSum:
     def _close_group(self) -> None:
         if self._grouped:
             assert self._group is not None
-            self._room(1).add_(self._group.double(), alpha=self._weight)
-            self._group.zero_()
+            self._room(1).add_(self._group, alpha=self._weight)
             self._grouped, self._weight = 0, 0.0
 
     def add_products(self, left: Tensor, right: Tensor, factors: Factors, workspace: Workspace) -> None:

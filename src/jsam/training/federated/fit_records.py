@@ -5,9 +5,9 @@ An answer that fails for such a record would be an answer without noise. So ever
 an offer comes, with first weights that are no server's. What is found stays on this machine. In a round a made-up
 record of weight 0 stands in for each that the model does not take, so that a round costs the same with it as without.
 
-Where a server finds parameters at which a model fails for some record all the same, each record is tried by itself with
-these, the ones that fail count as nothing too, and the noise leaves as ever. What a record adds to a mean is then still
-its own affair. Such a reply takes longer.
+Where a server finds parameters at which a model fails for some record all the same, that record counts as nothing too,
+in the one pass that there is (`parameters.clipped_mean`), and the noise leaves as ever. What a record adds to a mean is
+then still its own affair, and no more is computed than without it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from jsam.training.clipping import cross_entropy
 from jsam.training.clipping.capture import watched_losses
 from jsam.training.clipping.isolation import copied
 from jsam.training.clipping.rowwise import is_rowwise
-from jsam.training.clipping.sample_gradients import begin, generators_kept, one_by_one
+from jsam.training.clipping.sample_gradients import begin, generators_kept
 from jsam.training.federated import parameters as vectors
 from jsam.training.models import build_model
 
@@ -79,17 +79,6 @@ def mean_of_fit(
     """`parameters.clipped_mean` of all records, in which those that are not fit count as nothing; it does not fail for
     a record's sake. What it raises for want of memory hangs on the number and shape of records, which the server knows.
     """
-    try:
-        return vectors.clipped_mean(model_name, parameters, *_replaced(inputs, targets, fit), clip_norm)
-    except MemoryError:
-        raise
-    except Exception:
-        logger.exception("a round failed; each record is tried by itself")
-    model = build_model(model_name, 0).train()
-    vectors.put_into(model, parameters)
-    gradients = one_by_one(model, cross_entropy)
-    fit = fit & _tried(*_replaced(inputs, targets, fit), gradients)
-    logger.warning("%d of %d records count as nothing in this round", int((~fit).sum()), len(fit))
     try:
         return vectors.clipped_mean(model_name, parameters, *_replaced(inputs, targets, fit), clip_norm)
     except MemoryError:

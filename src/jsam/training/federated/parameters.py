@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from torch import nn
 from jsam.errors import InputError
 from jsam.privacy import derived_seed
 from jsam.training.clipping import ClippingEngine, cross_entropy, sample_weights
-from jsam.training.clipping.clipped_sum import LARGEST_RATIO
+from jsam.training.clipping.clipped_sum import LARGEST_RATIO, ClippedSum
 from jsam.training.environment import threads_set_to
 from jsam.training.models import build_model
 
 Vector = NDArray[np.float32]
+
+logger = logging.getLogger(__name__)
 
 
 def initial_model(name: str, seed: int) -> nn.Module:
@@ -76,10 +79,10 @@ def clipped_mean(
     """The mean over all records of their gradients, each clipped; before noise, so it must not leave the machine.
 
     It is fp64 and stays so until noise is added: rounded to fp32 first it could move by more than one record's share.
-    A record whose gradient is not finite, or whose label the model has no class for, counts as 0. To fail instead would
-    be an answer without noise: a server could send parameters that overflow at chosen records only, or name a model of
-    few classes, and learn of records from who fails. The same work is done for every record, whatever is in it, for how
-    long it takes is an answer too; and what one record adds does not hang on another.
+    A record whose gradient is not finite, at which the model fails, or whose label the model has no class for, counts
+    as 0. To fail instead would be an answer without noise: a server could send parameters that overflow at chosen
+    records only, or name a model of few classes, and learn of records from who fails. No more work is done for such a
+    record than for others, for how long it takes is an answer too; and what one record adds does not hang on another.
     """
     model, engine = _engine(model_name, clip_norm, inputs.shape[1:], inputs.dtype.str)
     put_into(model, parameters)
@@ -90,7 +93,28 @@ def clipped_mean(
     # The engine's workers flush numbers too small for full precision, which are slow. Threads inside one operation
     # could not be told to, so there are none.
     with threads_set_to(1):
-        return engine.clipped_sum(*records, weights).gradient.numpy()
+        found = _sum(engine, *records, weights)
+    counted = int((torch.isfinite(found.norms) & known).sum())
+    # The same line whatever the number is, for it takes time too.
+    logger.info("%d of %d records count in this round", counted, len(targets))
+    return found.gradient.numpy()
+
+
+def _sum(engine: ClippingEngine, inputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> ClippedSum:
+    """If a batch fails although its values cannot make it, records go one by one from then on.
+
+    That would take longer. But without it one record could take the part of all others from a mean.
+    """
+    try:
+        return engine.clipped_sum(inputs, targets, weights)
+    except MemoryError:
+        raise
+    except Exception:
+        if engine.path == "one by one":
+            raise
+        logger.exception("a batch of records failed; they go through the model one by one from now on")
+    engine.run_one_by_one("a batch of records failed")
+    return engine.clipped_sum(inputs, targets, weights)
 
 
 @functools.lru_cache(maxsize=4)
@@ -101,7 +125,7 @@ def _engine(model_name: str, clip_norm: float, shape: tuple[int, ...], kind: str
     it gets numbers that are no client's, with first weights that are no server's.
     """
     model = build_model(model_name, 0).train()
-    engine = ClippingEngine(model, clip_norm=clip_norm, loss=cross_entropy)
+    engine = ClippingEngine(model, clip_norm=clip_norm, loss=cross_entropy, skip_failing=True)
     engine.clipped_sum(made_up_records(shape, kind), torch.zeros(3, dtype=torch.int64), torch.ones(3))
     return model, engine
 
