@@ -81,14 +81,22 @@ def check_rationality(contract: Contract) -> tuple[Check, float]:
     return check, float(utility[lowest])
 
 
-def check_accounts(market: Market, contract: Contract) -> Check:
-    """Virtual costs, expected cost, loss bound and objective, each from its definition."""
+def check_accounts(market: Market, contract: Contract, *, weighs_updates: bool = False) -> Check:
+    """Virtual costs, expected cost, loss bound and objective, each from its definition.
+
+    A mechanism that `weighs_updates` may weigh them as it likes if p times the weights sum to 1.
+    """
     if not is_sound(contract):
         return Check(name="accounts", status="not checked", message="some of the contract's numbers are not finite")
     violations = _virtual_costs(market, contract)
     p, eps, N = contract.selection_probs, contract.epsilons, len(contract.ids)
     weights = contract.update_weights
-    if weights is not None:
+    if weights is not None and weighs_updates:
+        total = math.fsum((p * weights).tolist())
+        if not (abs(total - 1) <= ROUNDING and weights.min() >= 0):
+            message = f"selection probabilities times update weights sum to {total:.12g}; they must sum to 1"
+            violations.append(_violation("accounts", None, abs(total - 1), ROUNDING, message))
+    elif weights is not None:
         k = int(np.argmax(np.abs(N * p * weights - 1)))
         off = abs(N * p[k] * weights[k] - 1)
         if not off <= ROUNDING:
@@ -139,8 +147,8 @@ def loss_bound(p: FloatArray, eps: FloatArray, noise_weight: float, bias_weight:
 
 def _virtual_costs(market: Market, contract: Contract) -> list[Violation]:
     c, v, ids = contract.sensitivities, contract.virtual_costs, contract.ids
-    if not contract.truthful and np.array_equal(v, c):
-        return []  # complete information: the server counts the sensitivities themselves
+    if not contract.truthful and (np.array_equal(v, c) or np.ptp(v) == 0):
+        return []  # the server counts the reports themselves, as under complete information, or one price for all
     if contract.ironed:
         return _ironed_costs(market, contract)
     expected = np.array([_definition(market, k) for k in range(len(c))])
