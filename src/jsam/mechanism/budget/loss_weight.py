@@ -22,6 +22,7 @@ from jsam.mechanism.budget.binomial import least_draws, lower_bound
 from jsam.mechanism.budget.budget_cache import BudgetCache, fingerprint
 from jsam.mechanism.budget.drawn_markets import CONFIDENCE, CostSample, Tables
 from jsam.mechanism.budget.drawn_payments import DrawnPayments
+from jsam.mechanism.budget.expected_payments import PaymentSample
 from jsam.mechanism.budget.loss_weight_search import FractionDone, largest_expected, largest_probable
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.market import Market
@@ -195,7 +196,9 @@ class _Problem:
             key=key,
         )
 
-    def cost_sample(self, tables: Tables) -> CostSample:
+    def cost_sample(self, tables: Tables) -> CostSample | PaymentSample:
+        if self.mechanism.efficient:
+            return PaymentSample(self.payments(tables))
         active = self.mechanism.active(self.template)
         return CostSample(self.rule, tables, active, self.template.num_clients, self.draws, self._random(0))
 
