@@ -66,7 +66,7 @@ def audit(
     contract = mechanism.plan(market)
     if contract.payments is None:
         raise InputError(f"mechanism {mechanism.name!r} plans no payments: there is nothing to audit")
-    if contract.num_selected == 0:
+    if not (contract.selection_probs.any() or contract.epsilons.any() or contract.payments.any()):
         raise InputError(f"mechanism {mechanism.name!r} buys from nobody: there is nothing to audit")
     rng = np.random.default_rng(seed)
     probes: list[Probe] = []
