@@ -100,7 +100,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "negative sensitivities": ("--prior norm:0,1 --loss-weight 5", "truncate it at 0"),
     "negative end": ("--prior uniform:-1,1 --loss-weight 5", "down to -1"),
     "past reports missing": ("--prior empirical:nowhere.csv --loss-weight 5", "cannot read past reports"),
-    "unknown mechanism": ("--prior uniform:0,1 --loss-weight 5 --mechanism vcg", "unknown mechanism 'vcg'"),
+    "unknown mechanism": ("--prior uniform:0,1 --loss-weight 5 --mechanism magic", "unknown mechanism 'magic'"),
     "M above N": ("--prior uniform:0,1 --loss-weight 5 --mechanism fsbm-4", "1 to 3 are possible"),
     "M zero": ("--prior uniform:0,1 --loss-weight 5 --mechanism fsbm-0", "1 to 3 are possible"),
     "bbm without losses": ("--prior uniform:0,1 --loss-weight 5 --mechanism bbm-2", "loss"),

@@ -106,7 +106,10 @@ BAD_FILES = {
     ),
     "both": ("loss_weight = 1.0\nbudget = 1.0\n", "rules.toml: give loss_weight or budget, and not both"),
     "neither": ('mechanism = "jsam"\n', "give --loss-weight (as in --loss-weight 5) or --budget"),
-    "unknown mechanism": ('mechanism = "vcg"\nloss_weight = 1.0\nprior = "uniform:0,1"\n', "unknown mechanism 'vcg'"),
+    "unknown mechanism": (
+        'mechanism = "magic"\nloss_weight = 1.0\nprior = "uniform:0,1"\n',
+        "unknown mechanism 'magic'",
+    ),
     "probability alone": ("loss_weight = 1.0\nbudget_probability = 0.5\n", "--budget-probability needs --budget"),
 }
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
 
 import jsam
 from jsam.mechanism.families import RangeMechanism
@@ -31,6 +34,21 @@ class Careful(Replanning):
     def plan(self, market: jsam.Market, *, payments: bool = True, progress: Progress | None = None) -> jsam.Contract:
         half = jsam.JSAM(loss_weight=0.5 * self.loss_weight, noise_weight=0.25 * self.noise_weight)
         return half.plan(market, payments=payments, progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EqualSplit(Replanning):
+    """Everybody sells ε = 1 for the same share of the budget."""
+
+    budget: float
+    name: str = "equal-split"
+    truthful: bool = True
+    spends_budget: ClassVar[bool] = True
+
+    def plan(self, market: jsam.Market, *, payments: bool = True, progress: Progress | None = None) -> jsam.Contract:
+        usbm = jsam.USBM(loss_weight=1.0, max_epsilon=1.0).plan(market, payments=payments)
+        N = market.num_clients
+        return replace(usbm, epsilons=np.ones(N), payments=np.full(N, self.budget / N), budget=self.budget)
 
 
 class Nameless(Replanning):

@@ -26,10 +26,13 @@ from jsam.mechanism.registry import (
     mechanism_named,
     mechanism_names,
 )
+from jsam.mechanism.rules import Rules
 from tests.mechanism.own_mechanisms import Careful, EqualShares
 
 MARKET = jsam.Market(sensitivities=np.array([0.1, 0.3, 0.5]), prior=scipy.stats.uniform(0, 1))
 HERE = "tests.mechanism.own_mechanisms"
+AUCTIONS = {"all-in", "csra", "fairquery", "pay-as-bid", "posted-price", "proportional-share"}
+RIVALS = {*AUCTIONS, "menu-K", "power-of-choice-M", "vcg"}
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +44,10 @@ def _nothing_imported(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_what_each_mechanism_says_of_itself() -> None:
-    said = {name: description_of(name) for name in mechanism_names()}
-    assert {name for name in said if said[name].chooses_probs} == {"jsam", "jsam-ci"}
+    everything = {name: description_of(name) for name in mechanism_names()}
+    assert list(everything)[-len(RIVALS) :] == [name for name in everything if name in RIVALS], "rivals come last"
+    said = {name: description for name, description in everything.items() if name not in RIVALS}
+    assert {name for name in said if said[name].chooses_probs} == {"jsam", "jsam-even", "jsam-ci"}
     assert {name for name in said if said[name].optimal} == {"jsam", "jsam-ci"}
     assert {name for name in said if not said[name].truthful} == {"jsam-ci"}
     assert {name for name in said if said[name].knows_sensitivities} == {"jsam-ci"}
@@ -53,8 +58,12 @@ def test_what_each_mechanism_says_of_itself() -> None:
     }
     assert [name for name in said if said[name].chooses_by_records] == ["bbm-M"]
     assert description_of("bbm-7") == said["bbm-M"]
-    assert all(said[name].summary for name in said)
-    for description in said.values():
+    assert all(everything[name].summary for name in everything)
+    assert {name for name in RIVALS if everything[name].spends_budget} == AUCTIONS
+    assert {name for name in RIVALS if not everything[name].truthful} == {"all-in", "pay-as-bid"}
+    assert not any(said[name].spends_budget for name in said)
+    assert not any(everything[name].optimal for name in RIVALS)
+    for description in everything.values():
         assert description_of(description.example) == description
 
 
@@ -114,6 +123,19 @@ def test_an_own_range_is_a_mechanism_like_ours(tmp_path: Path) -> None:
     bought = jsam.loss_weight_for_budget(made, 1.0, prior=scipy.stats.uniform(0, 1), num_clients=3, cache=cache)
     assert 0 < bought.expected_cost <= 1.0
     assert not (tmp_path / "budgets").exists(), "the user may change the class, and with it the answer"
+
+
+def test_an_own_class_may_spend_a_budget() -> None:
+    name = f"{HERE}:EqualSplit"
+    import_mechanism(name)
+    rules = Rules(mechanism=name, prior="uniform:0,1", budget=6.0)
+    assert rules.spends_budget
+    contract = rules.contract(MARKET)
+    assert contract.payments is not None
+    assert contract.payments.tolist() == [2.0] * 3
+    assert mechanism_named(name, loss_weight=1.0, budget=6.0).with_loss_weight(3.0).plan(MARKET).budget == 6.0
+    with pytest.raises(InputError, match="set budget to what may be spent"):
+        Rules(mechanism=name, prior="uniform:0,1", loss_weight=6.0).contract(MARKET)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,8 @@ def check_loss_weight(terms: Terms) -> Check:
     public, rules = terms.public, terms.public.rules
     if rules.budget is None:
         return _check(LOSS_WEIGHT, True, f"the constant {public.loss_weight:g}, no budget")
+    if rules.spends_budget:
+        return _check(LOSS_WEIGHT, True, f"{rules.mechanism} divides the budget after the reports and needs none")
     if rules.past_reports is not None:
         # It would name a file, and a server must not choose which of a client's files are read.
         return loss_weight_unchecked("the prior is in a file, which the terms do not hold")

@@ -15,6 +15,7 @@ from jsam.cli.rule_options import RuleOptions, rule_flags
 from jsam.cli.wording import in_options
 from jsam.errors import InputError
 from jsam.mechanism.contract import Contract
+from jsam.mechanism.registry import find_description
 from jsam.mechanism.rules import Rules
 
 if TYPE_CHECKING:
@@ -126,7 +127,12 @@ def _rows(inputs: Inputs, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _record(contract: Contract) -> dict[str, Any]:
-    return {name: getattr(contract, name) for name in COLUMNS if name != "error"}
+    record = {name: getattr(contract, name) for name in COLUMNS if name != "error"}
+    said = find_description(contract.mechanism)
+    if said is not None and said.spends_budget:
+        # Its contract has a loss weight of 1, which decided nothing.
+        record |= {"loss_weight": None, "objective": None}
+    return record
 
 
 def _sweep(inputs: Inputs, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -142,7 +148,9 @@ def _sweep(inputs: Inputs, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any
 
 
 def _sweep_runs(inputs: Inputs, rows: Sequence[dict[str, Any]]) -> Iterator[RangeMechanism]:
-    good = [row for row in rows if row["error"] is None]
+    good = [row for row in rows if row["loss_weight"] is not None]
+    if not good:
+        raise InputError("a picture shows loss weights, and none of these mechanisms has one; leave --plot out")
     centre = good[0]["loss_weight"]
     points = SWEEP_POINTS if inputs.market.num_clients <= 5000 else SWEEP_POINTS_LARGE
     etas = centre * np.geomspace(1 / SWEEP_REACH, SWEEP_REACH, points)

@@ -15,8 +15,8 @@ from jsam.mechanism.rules import Rules, merged, read_settings
 RULES_FILE, WRITTEN_RULES = "rules", "write_rules"
 
 _HELP = {
-    "mechanism": f"{'  '.join(mechanism_names())}, with a number of clients for M, or a class of your own, "
-    "package.module:Class.",
+    "mechanism": f"{'  '.join(mechanism_names())}, with a number of clients for M and of types for K, or a class "
+    "of your own, package.module:Class.",
     "prior": "What is known about sensitivities before anybody reports: uniform:0,1  beta:2,5 "
     " lognorm:s=0.5,scale=0.3  truncnorm:a=-2,b=2,loc=0.5,scale=0.2 (any continuous scipy.stats distribution) "
     " or empirical:PAST.csv.",

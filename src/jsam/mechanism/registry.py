@@ -11,6 +11,7 @@ import inspect
 import os
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from jsam.errors import InputError
 from jsam.mechanism import families
 from jsam.mechanism._modules import members_of
+from jsam.mechanism.families import rivals
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.families.description import Description
 from jsam.mechanism.families.own import OwnMechanism
@@ -28,20 +30,25 @@ _OWN: dict[str, type[Any]] = {}
 
 @cache
 def _by_label() -> dict[str, Description]:
-    """The classes of `families`: those that choose p first, then by what they ask for."""
+    """The classes of `families`: ours before the rivals, those that choose p first, then by what they ask for."""
+
+    def place(said: Description) -> tuple[Any, ...]:
+        rival = _labelled()[said.name].__module__.startswith(rivals.__name__)
+        return rival, not said.chooses_probs, said.sized, len(said.needs), said.knows_sensitivities, said.name
+
     descriptions = [Description.of(label, mechanism) for label, mechanism in _labelled().items()]
-    descriptions.sort(key=lambda d: (not d.chooses_probs, d.sized, len(d.needs), d.knows_sensitivities, d.name))
-    return {description.name: description for description in descriptions}
+    return {description.name: description for description in sorted(descriptions, key=place)}
 
 
 @cache
 def _labelled() -> dict[str, type[RangeMechanism]]:
-    classes = [value for value in members_of(families) if isinstance(value, type)]
+    members = [*members_of(families), *members_of(rivals)]
+    classes = [value for value in members if isinstance(value, type)]
     return {c.label: c for c in classes if issubclass(c, RangeMechanism) and vars(c).get("label")}
 
 
 def mechanism_names() -> tuple[str, ...]:
-    """The names of this package's mechanisms, with M standing for a number of clients."""
+    """The names of this package's mechanisms, with M standing for a number of clients and K for one of types."""
     return tuple(_by_label())
 
 
@@ -71,15 +78,17 @@ def mechanism_named(name: str, **options: Any) -> RangeMechanism:
     'fsbm-50'
     """
     label = _label_of(name)
+    if description_of(name).spends_budget and options.get("budget") is None:
+        raise InputError(f"{name} spends a budget and has no loss weight; set budget to what may be spent")
     if label in _OWN:
         return _own_mechanism(label, options)
-    if name.endswith("-M"):
+    if label == name and _by_label()[label].sized:
         raise _unknown(name)
     for need in _by_label()[label].needs:
         if not need.in_market and options.get(need.argument) is None:
             raise InputError(f"{name} needs {need.argument} (a column `{need.column}`): how often each is drawn")
     if label != name:
-        options["num_selected"] = int(name.rpartition("-")[2])
+        options["num_types" if label.endswith("-K") else "num_selected"] = int(name.rpartition("-")[2])
     return _labelled()[label](**options)
 
 
@@ -115,6 +124,8 @@ def _own_mechanism(name: str, options: dict[str, Any]) -> RangeMechanism:
     defaults = {field.name: field.default for field in fields(Weights)}
     takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     given = {key: value for key, value in options.items() if takes_all or key in parameters}
+    if getattr(own, "spends_budget", False) and "loss_weight" not in given:
+        options = {key: value for key, value in options.items() if key != "loss_weight"}
     for key, value in options.items():
         if key not in given and value != defaults.get(key, MISSING):
             taken = [key for key in parameters if key in defaults]
@@ -127,8 +138,12 @@ def _own_mechanism(name: str, options: dict[str, Any]) -> RangeMechanism:
         return made
     if not (isinstance(getattr(made, "name", None), str) and isinstance(getattr(made, "truthful", None), bool)):
         raise InputError(f"mechanism {name!r} needs a name, which is text, and truthful, which is True or False")
-    weights = {key: value for key, value in given.items() if key in defaults}
-    return OwnMechanism(make=lambda changed: own(**{**given, **changed}), **weights)
+    weights = {"loss_weight": 1.0} | {key: value for key, value in given.items() if key in defaults}
+
+    def remade(changed: Mapping[str, Any]) -> Any:
+        return own(**given | {key: value for key, value in changed.items() if key in given})
+
+    return OwnMechanism(make=remade, **weights)
 
 
 def _label_of(name: str) -> str:
@@ -136,9 +151,9 @@ def _label_of(name: str) -> str:
     if name in _OWN:
         return name
     sized = re.fullmatch(r"([a-z-]+)-\d+", name)
-    label = f"{sized[1]}-M" if sized else name
-    if label in _by_label():
-        return label
+    for label in [f"{sized[1]}-M", f"{sized[1]}-K"] if sized else [name]:
+        if label in _by_label():
+            return label
     raise _unknown(name)
 
 

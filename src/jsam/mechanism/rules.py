@@ -96,6 +96,12 @@ class Rules:
         return () if description is None else description.needs
 
     @property
+    def spends_budget(self) -> bool:
+        """Whether the mechanism takes the budget itself, so that there is no loss weight to find for it."""
+        description = find_description(self.mechanism)
+        return description is not None and description.spends_budget
+
+    @property
     def past_reports(self) -> str | None:
         """The file that the prior is made from, if it is made from one."""
         return file_of_prior(self.prior or "")
@@ -114,7 +120,9 @@ class Rules:
         self, loss_weight: float, selection_probs: Sequence[float] | FloatArray | None = None
     ) -> RangeMechanism:
         """The mechanism with that loss weight; `selection_probs` are for those that are told how often to draw whom."""
-        given = {} if selection_probs is None else {"selection_probs": selection_probs}
+        given: dict[str, Any] = {} if selection_probs is None else {"selection_probs": selection_probs}
+        if self.spends_budget:
+            given["budget"] = self.budget
         return mechanism_named(self.mechanism, **vars(self.weights_at(loss_weight)), **given)
 
     def prior_of_all(self) -> Prior:
@@ -138,8 +146,8 @@ class Rules:
         samples: Sequence[int] | None = None,
         progress: FractionDone | None = None,
     ) -> BudgetPlan | None:
-        """What the budget buys from so many clients; None where the rules fix the loss weight."""
-        if self.budget is None:
+        """What the budget buys from so many clients; None where the rules or the mechanism leave nothing to find."""
+        if self.budget is None or self.spends_budget:
             return None
         return loss_weight_for_budget(
             mechanism or self.mechanism_at(1.0),
@@ -166,8 +174,7 @@ class Rules:
             progress=progress,
         )
         loss_weight = self.loss_weight if bought is None else bought.loss_weight
-        assert loss_weight is not None
-        return mechanism.with_loss_weight(loss_weight), bought
+        return (mechanism if loss_weight is None else mechanism.with_loss_weight(loss_weight)), bought
 
     def contract(self, market: Market, *, payments: bool = True) -> Contract:
         """The plan for these reports under these rules."""
@@ -179,6 +186,9 @@ class Rules:
     ) -> Contract:
         """The plan of a mechanism that `settled` gave; the contract names the budget of these rules."""
         contract = mechanism.plan(market, payments=payments, progress=progress)
+        if contract.num_selected == 0:
+            most = "" if self.budget is None else f" of {self.budget:g}"
+            raise InputError(f"{contract.mechanism} buys from nobody: no client sells within the budget{most}")
         return dataclasses.replace(contract, budget=self.budget)
 
     def as_dict(self) -> dict[str, Any]:

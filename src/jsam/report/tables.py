@@ -18,6 +18,7 @@ from rich.text import Text
 
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.pricing.virtual_cost import Flat
+from jsam.mechanism.registry import find_description
 
 if TYPE_CHECKING:
     from jsam.mechanism.audit import AuditReport
@@ -64,9 +65,13 @@ def plan_headline(
         ("expected cost", number(contract.expected_cost), "what the server expected to pay, from the prior"),
         ("total due", number(contract.total_payment), _payments_known(contract)),
         ("loss bound", number(contract.loss_bound), "of training: selection bias and privacy noise"),
-        ("objective", number(contract.objective), _runner_up(contract)),
-        ("loss weight", number(contract.loss_weight), _where_from(budget_plan)),
     ]
+    said = find_description(contract.mechanism)
+    if said is not None and said.spends_budget:
+        lines.append(("budget", number(contract.budget), "never more than this falls due, whatever the reports"))
+    else:
+        lines.append(("objective", number(contract.objective), _runner_up(contract)))
+        lines.append(("loss weight", number(contract.loss_weight), _where_from(budget_plan)))
     if budget_plan is not None:
         lines.append(("may fall due", number(budget_plan.payment_quantiles[0.5]), _quantiles(budget_plan)))
     lines.append(("prior", "", f"{prior} · {_regularity(flats)}"))

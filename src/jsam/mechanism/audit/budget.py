@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jsam.mechanism.audit.contract_checks import total_cost
+from jsam.mechanism.audit.contract_checks import ROUNDING, total_cost
 from jsam.mechanism.audit.misreports import by_prior
 from jsam.mechanism.audit.report import Check, judged
 from jsam.mechanism.contract import Contract
@@ -28,17 +28,27 @@ def check_budget(
     probability: float | None,
     rng: np.random.Generator,
 ) -> Check:
-    """The mean of Σ v ε over drawn markets against the budget; with a probability, how often Σ π keeps within it."""
+    """The mean of Σ v ε over drawn markets against the budget; with a probability, how often Σ π keeps within it.
+
+    A mechanism that spends a given budget must keep what is due within it in every market.
+    """
     budget = contract.budget if budget is None else budget
     if budget is None:
         return Check(name="budget", status="not claimed", message="no budget is stated")
     count = max(FEWEST, min(MOST, MARKETS_TIMES_CLIENTS // market.num_clients))
-    values = np.array([_outlay(market, mechanism, probability is not None, rng) for _ in range(count)])
-    if probability is None:
+    always = getattr(mechanism, "spends_budget", False)
+    values = np.array([_outlay(market, mechanism, always or probability is not None, rng) for _ in range(count)])
+    if always:
+        over, allowed = float(values.max()) / budget - 1, ROUNDING
+        seen = f"what is due is at most {values.max():.6g} in {count} drawn markets, on average {values.mean():.6g}"
+        wanted = f"the budget is {budget:g} whatever the reports"
+        broken = f"{seen}; {wanted}: {over:.3g} beyond, above {allowed:g} relative"
+    elif probability is None:
         mean, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(count)
         over, allowed = mean / budget - 1, CERTAIN * error / budget
         seen = f"the expected cost is {mean:.6g} on average over {count} drawn markets (standard error {error:.2g})"
         wanted = f"the budget is {budget:g}"
+        broken = f"{seen}; {wanted}: {over:.3g} beyond, above {allowed:.3g}, which is four standard errors"
     else:
         kept = float((values <= budget).mean())
         # The normal approximation would be no bound where nearly all or nearly none keep to the budget.
@@ -46,7 +56,7 @@ def check_budget(
         over = probability - kept
         seen = f"what is due stays within the budget {budget:g} in {kept:.1%} of {count} drawn markets"
         wanted = f"{probability:.1%} are stated"
-    broken = f"{seen}; {wanted}: {over:.3g} beyond, above {allowed:.3g}, which is four standard errors"
+        broken = f"{seen}; {wanted}: {over:.3g} beyond, above {allowed:.3g}, which is four standard errors"
     return judged("budget", over, allowed, fine=f"{seen}; {wanted}", broken=broken)
 
 

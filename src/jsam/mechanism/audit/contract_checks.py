@@ -88,14 +88,22 @@ def check_rationality(contract: Contract) -> tuple[Check, float]:
     return check, float(utility[lowest])
 
 
-def check_accounts(market: Market, contract: Contract) -> Check:
-    """Virtual costs, expected cost, loss bound and objective, each from its definition."""
+def check_accounts(market: Market, contract: Contract, *, weighs_updates: bool = False) -> Check:
+    """Virtual costs, expected cost, loss bound and objective, each from its definition.
+
+    A mechanism that `weighs_updates` may weigh them as it likes if p times the weights sum to 1.
+    """
     if not is_sound(contract):
         return Check(name="accounts", status="not checked", message="some of the contract's numbers are not finite")
     violations = [*_virtual_costs(market, contract), *_shares(market, contract)]
     p, eps, u = contract.selection_probs, contract.epsilons, shares_of(market)
     weights = contract.update_weights
-    if weights is not None:
+    if weights is not None and weighs_updates:
+        total = math.fsum((p * weights).tolist())
+        message = f"selection probabilities times update weights sum to {total:.12g}; they must sum to 1"
+        off = abs(total - 1) if weights.min() >= 0 else math.inf
+        violations += beyond("accounts", None, off, ROUNDING, message)
+    elif weights is not None:
         k = int(np.argmax(np.abs(p * weights / u - 1)))
         with np.errstate(divide="ignore"):
             message = (
@@ -187,8 +195,8 @@ def _shares(market: Market, contract: Contract) -> list[Violation]:
 
 def _virtual_costs(market: Market, contract: Contract) -> list[Violation]:
     c, v, ids = contract.sensitivities, contract.virtual_costs, contract.ids
-    if not contract.truthful and np.array_equal(v, c):
-        return []  # complete information: the server counts the sensitivities themselves
+    if not contract.truthful and (np.array_equal(v, c) or np.ptp(v) == 0):
+        return []  # the server counts the reports themselves, as under complete information, or one price for all
     if contract.ironed:
         return _ironed_costs(market, contract)
     expected = np.array([_definition(market, k) for k in range(len(c))])

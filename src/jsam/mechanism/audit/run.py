@@ -66,6 +66,8 @@ def audit(
     contract = mechanism.plan(market)
     if contract.payments is None:
         raise InputError(f"mechanism {mechanism.name!r} plans no payments: there is nothing to audit")
+    if not (contract.selection_probs.any() or contract.epsilons.any() or contract.payments.any()):
+        raise InputError(f"mechanism {mechanism.name!r} buys from nobody: there is nothing to audit")
     rng = np.random.default_rng(seed)
     probes: list[Probe] = []
     areas: list[Area] = []
@@ -99,7 +101,7 @@ def audit(
             check_monotonicity(market, probes, held=held),
             payments,
             with_answers(check_feasibility(contract), market, probes),
-            check_accounts(market, contract),
+            check_accounts(market, contract, weighs_updates=getattr(mechanism, "weighs_updates", False)),
             check_objective(market, contract, claimed=_claims_optimum(mechanism, contract), seed=seed),
             check_consistency(market, mechanism, probes[:WORST], probes, rng),
             check_budget(market, mechanism, contract, budget, budget_probability, rng),

@@ -81,7 +81,7 @@ class CostSample:
     def _take(self, v: FloatArray) -> None:
         """Keep the markets' virtual costs as they are needed."""
         rows = np.sort(v, axis=1)
-        step = max(1, CHUNK // max(rows.shape[1], len(rule.profiles)))
+        step = max(1, CHUNK // max(rows.shape[1], len(self._rule.profiles)))
         self._first_size = min(len(rows), max(self._size, 16))
         self._first = SortedRows(rows[: self._first_size])
         self._rows = [rows[start : start + step] for start in range(0, len(rows), step)]

@@ -23,6 +23,7 @@ from jsam.mechanism.budget.budget_cache import BudgetCache, fingerprint
 from jsam.mechanism.budget.drawn_markets import CONFIDENCE, CostSample, Tables
 from jsam.mechanism.budget.drawn_payments import DrawnPayments
 from jsam.mechanism.budget.drawn_sizes import SizedCosts, SizedPayments
+from jsam.mechanism.budget.expected_payments import PaymentSample
 from jsam.mechanism.budget.loss_weight_search import FractionDone, largest_expected, largest_probable
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.market import Market
@@ -87,8 +88,7 @@ def loss_weight_for_budget(
     >>> plan.expected_cost < plan.expected_cost_bound <= 5.0
     True
     """
-    template = _template(prior, num_clients, losses, samples)
-    problem = _problem(mechanism, budget, template, probability, draws, seed)
+    problem = _problem(mechanism, budget, prior, num_clients, probability, losses, draws, seed, samples)
     cache = BudgetCache.default() if cache is None else cache
     known = _restored(cache.get(problem.key))
     if known is not None:
@@ -115,7 +115,7 @@ def loss_weight_fits_budget(
     One look at the bound on the expected cost settles it, or two beside it where the cost jumps over the budget. No
     payments are computed. With a `probability` there is no such shortcut, and the search is repeated.
     """
-    problem = _problem(mechanism, budget, _template(prior, num_clients), probability, draws, seed)
+    problem = _problem(mechanism, budget, prior, num_clients, probability, None, draws, seed)
     known = _restored((BudgetCache.default() if cache is None else cache).get(problem.key))
     if known is not None:
         return math.isclose(known.loss_weight, loss_weight, rel_tol=ALIKE)
@@ -125,9 +125,7 @@ def loss_weight_fits_budget(
     sample = problem.cost_sample(tables)
     if probability is not None:
         start = largest_expected(sample, budget)
-        payments = problem.payments(tables)
-        assert isinstance(payments, DrawnPayments)
-        largest = largest_probable(payments, budget, probability, start)
+        largest = largest_probable(problem.payments(tables), budget, probability, start)
         return math.isclose(largest, loss_weight, rel_tol=ALIKE)
     if math.isclose(sample.expected_cost(loss_weight).bound, budget, rel_tol=ALIKE):
         return True
@@ -162,23 +160,27 @@ class _Problem:
         inputs = {name: getattr(self, name) for name in ("budget", "probability", "draws", "payment_draws", "seed")}
         return fingerprint(self.mechanism, self.template, **inputs)
 
-    def cost_sample(self, tables: Tables) -> CostSample:
+    def cost_sample(self, tables: Tables) -> CostSample | PaymentSample:
         if self.template.data_shares is not None:
             return SizedCosts(self.mechanism, self.template, tables, self._random(0))
+        if self.mechanism.efficient:
+            return PaymentSample(self.payments(tables))
         active = self.mechanism.active(self.template)
         return CostSample(self.rule, tables, active, self.template.num_clients, self.draws, self._random(0))
 
-    def payments(self, tables: Tables) -> DrawnPayments | SizedPayments:
-        if self.template.data_shares is not None:
-            return SizedPayments(self.mechanism, self.template, tables, self._random(1))
+    def payments(self, tables: Tables) -> DrawnPayments:
         return DrawnPayments(self.mechanism, self.template, self.rule, tables, self.payment_draws, self._random(1))
+
+    def _sized_payments(self, tables: Tables) -> SizedPayments:
+        return SizedPayments(self.mechanism, self.template, tables, self._random(1))
 
     def _random(self, purpose: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence([self.seed, 0xB0D6E7, purpose]))
 
     def solved(self, tell: FractionDone) -> BudgetPlan:
         tables = Tables(self.mechanism, self.template)
-        sample, payments = self.cost_sample(tables), self.payments(tables)
+        sample = self.cost_sample(tables)
+        payments = self.payments(tables) if self.template.data_shares is None else self._sized_payments(tables)
         eta = largest_expected(sample, self.budget, lambda done: tell(done * 0.5))
         if self.probability is not None:
             assert isinstance(payments, DrawnPayments)
@@ -206,20 +208,23 @@ class _Problem:
 def _problem(
     mechanism: RangeMechanism,
     budget: float,
-    template: Market,
+    prior: Prior | Sequence[Prior],
+    num_clients: int,
     probability: float | None,
+    losses: FloatArray | None,
     draws: int | None,
     seed: int,
+    samples: Sequence[int] | None = None,
 ) -> _Problem:
     check_budget(budget, probability)
     if draws is not None and draws < 2:
         raise InputError(f"draws is {draws}; at least 2 are needed")
+    template = _template(prior, num_clients, losses, samples)
     if probability is not None and template.data_shares is not None:
         raise NotSupportedError(
             "a budget with a probability is not there for clients with different numbers of samples; give the budget"
             " alone, which then holds in expectation"
         )
-    num_clients = template.num_clients
     rule = replace(mechanism, loss_weight=1.0).rule(len(mechanism.active(template)))
     costs, payments = _default_draws(num_clients, rule, probability)
     if draws is not None:

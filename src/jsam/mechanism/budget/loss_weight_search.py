@@ -12,6 +12,7 @@ from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.budget.binomial import most_failures
 from jsam.mechanism.budget.drawn_markets import CONFIDENCE, CostSample
 from jsam.mechanism.budget.drawn_payments import DrawnPayments
+from jsam.mechanism.budget.expected_payments import PaymentSample
 
 # Markets so close to the budget (relative) are paid for afresh at each η.
 NEAR = 2e-3
@@ -24,7 +25,7 @@ def _unheard(done: float) -> None:
     """Takes the progress where the caller does not want to know it."""
 
 
-def largest_expected(sample: CostSample, budget: float, progress: FractionDone = _unheard) -> float:
+def largest_expected(sample: CostSample | PaymentSample, budget: float, progress: FractionDone = _unheard) -> float:
     """The largest η at which the bound on the expected cost keeps to the budget.
 
     The cost of every draw never falls as η rises, so neither does their mean: one batch tells where to look, all of

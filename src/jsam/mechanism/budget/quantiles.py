@@ -38,7 +38,7 @@ class QuantileTable:
     def of(cls, cost: VirtualCost) -> QuantileTable:
         """Knots so near to each other that neither F nor v moves much in between."""
         bottom = max(cost.bottom, SMALLEST)  # a report of 0 has no price; the next double has
-        if is_uniform(cost.prior):
+        if is_uniform(cost.prior) and cost.affine is not None:
             z = np.array([bottom, cost.top])
             return cls(probabilities=np.array([0.0, 1.0]), reports=z, virtual_costs=cost(z), error=0.0)
         tail = np.geomspace(LEAST, 1 / 16, TAIL_RUNGS)

@@ -92,6 +92,8 @@ class RangeMechanism(Weights, ABC):
     chooses_probs: ClassVar[bool] = False
     bias_rule: ClassVar[BiasRule] = "total"  # how its loss bound measures the distance from unbiased selection
     knows_sensitivities: ClassVar[bool] = False  # True: it pays just the cost
+    spends_budget: ClassVar[bool] = False  # True: it takes `budget`, and no loss weight changes what it does
+    efficient: ClassVar[bool] = False  # True: it selects by the cost c itself, so a budget goes by payments
     needs: ClassVar[tuple[Need, ...]] = ()
 
     def __post_init__(self) -> None:

@@ -31,12 +31,13 @@ SELECTION_PROBS = Need(
 class Description:
     """What may be asked of a mechanism before one is made."""
 
-    name: str  # by which it is made; -M stands for a number of clients
+    name: str  # by which it is made; -M stands for a number of clients, -K for one of types
     summary: str
     truthful: bool  # it claims that no client can gain by misreporting
     optimal: bool  # it claims the least objective of all selection probabilities and budgets
     chooses_probs: bool  # a cap on p shapes its choice; the others' fixed p keeps to the cap or is refused
     knows_sensitivities: bool  # the server must know every sensitivity, so reports prove nothing
+    spends_budget: bool  # it divides a given budget after the reports, and has no loss weight
     needs: tuple[Need, ...]
 
     @classmethod
@@ -49,6 +50,7 @@ class Description:
             optimal=getattr(mechanism, "optimal", False) is True,
             chooses_probs=getattr(mechanism, "chooses_probs", False) is True,
             knows_sensitivities=getattr(mechanism, "knows_sensitivities", False) is True,
+            spends_budget=getattr(mechanism, "spends_budget", False) is True,
             needs=tuple(getattr(mechanism, "needs", ())),
         )
 
@@ -59,10 +61,10 @@ class Description:
 
     @property
     def sized(self) -> bool:
-        """Whether the name ends in a number of clients."""
-        return self.name.endswith("-M")
+        """Whether the name ends in a number: of clients, or of types."""
+        return self.name.endswith(("-M", "-K"))
 
     @property
     def example(self) -> str:
         """A name that can be used as it stands."""
-        return self.name.removesuffix("-M") + "-50" if self.sized else self.name
+        return self.name.removesuffix("-M").removesuffix("-K") + "-50" if self.sized else self.name

@@ -25,6 +25,7 @@ class OwnMechanism(RangeMechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "truthful", self._planner.truthful)
+        object.__setattr__(self, "spends_budget", getattr(self._planner, "spends_budget", False))
 
     @cached_property
     def _planner(self) -> Mechanism:
