@@ -33,7 +33,7 @@ NORM_MARGIN = 2.0**-24 * (max(SUM_CHAIN, TILE_CHAIN) / 2 + _ROOTS)
 #   the least of them.
 GROUP = 32
 _GROUP_MARGIN = 2 * 2.0**-24 * (math.sqrt(GROUP) * sum(math.sqrt(k) for k in range(2, GROUP + 1)) + 2 * GROUP)
-LONGEST_CHAIN = 256
+LONGEST_CHAIN = 512
 _JOINTS = 64
 LARGEST_RATIO = 2.0**24
 _SUM_MARGIN = 2 * 2.0**-53 * (LONGEST_CHAIN + _JOINTS) * LARGEST_RATIO

@@ -19,12 +19,12 @@ from jsam.training.clipping.chunking import spans
 from jsam.training.clipping.clipped_sum import GROUP, LONGEST_CHAIN, clip_factors
 from jsam.training.clipping.workspace import Workspace
 
-# Records that one product takes. On a CPU a block's; on CUDA as many products at once, whose results are added up: both
+# Records that one product takes. On a CPU a block's; on CUDA many products at once, whose results are added up: both
 # numbers together are within the chain.
-_RECORDS = {"cpu": LONGEST_CHAIN, "cuda": LONGEST_CHAIN // 2}
-_PRODUCTS = LONGEST_CHAIN // 2 - 1
+_RECORDS = {"cpu": LONGEST_CHAIN, "cuda": 128}
+_PRODUCTS = 127
 # Numbers widened at a time: on a CPU what stays in a cache.
-_ENTRIES = {"cpu": 1 << 17, "cuda": 1 << 27}
+_ENTRIES = {"cpu": 1 << 18, "cuda": 1 << 27}
 _BLOCKS = 32
 # Entries of a gradient from which on a copy in fp64 costs more than small sums in fp32 do.
 _LONG_ROW = 1 << 9
