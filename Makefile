@@ -97,8 +97,9 @@ bench: $(READY)
 	@$(BIN)/python -m benchmarks.reply_times
 
 soak: $(READY)
-	$(say) 'Comparing the solver with searches that do not know its structure, on all instances'
-	@JSAM_FULL=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q tests/mechanism/test_allocation.py
+	$(say) 'Optimality, payments under caps and truthfulness, on all instances'
+	@JSAM_FULL=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q \
+	  tests/mechanism/test_allocation.py tests/mechanism/test_payments_caps.py tests/mechanism/test_truthfulness.py
 	$(say) 'Killing training at random moments and resuming it, 100 times'
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.kill_and_resume --kills 100
 	$(say) "Killing a client that answers at random moments, 500 times"

@@ -14,6 +14,7 @@ import scipy.stats
 import jsam
 from jsam.mechanism.audit import Probe, probe
 from jsam.mechanism.families import Mechanism
+from tests.conftest import number_of
 from tests.mechanism import broken
 
 GAIN = 1e-6
@@ -23,7 +24,7 @@ PRIORS = {
     "lognormal": scipy.stats.lognorm(s=0.5, scale=0.3),
 }
 # Payments under caps with a curved virtual cost take longest, so there are fewer and smaller markets of that kind.
-MOST = {"no cap": 200, "p": 200, "epsilon": 24, "both": 16}
+MOST = {"no cap": 200, "p": 200, "epsilon": number_of(quick=16, full=24), "both": number_of(quick=10, full=16)}
 
 
 def is_slow(prior: str, caps: str) -> bool:
@@ -32,6 +33,13 @@ def is_slow(prior: str, caps: str) -> bool:
 
 def num_markets(prior: str, caps: str) -> int:
     return 4 if is_slow(prior, caps) else 30
+
+
+def num_clients(prior: str, caps: str) -> int:
+    """How many of a market's clients try lies."""
+    if is_slow(prior, caps):
+        return number_of(quick=3, full=4)
+    return 6 if prior == "uniform" else number_of(quick=4, full=6)
 
 
 def random_case(prior: str, caps: str, i: int) -> tuple[jsam.Market, jsam.JSAM]:
@@ -83,8 +91,7 @@ def test_nobody_gains_by_lying_and_epsilon_never_rises(prior: str, caps: str) ->
     """Largest gain over max(truthful payment, lying payment, 1e-9 Σπ), and ex-post monotonicity of ε_k(z)."""
     for i in range(num_markets(prior, caps)):
         market, mechanism = random_case(prior, caps, i)
-        count = 4 if is_slow(prior, caps) else 6
-        for found in probes_of(market, mechanism, count=count, grid=16 if prior == "uniform" else 4):
+        for found in probes_of(market, mechanism, count=num_clients(prior, caps), grid=16 if prior == "uniform" else 4):
             assert found.senseless is None
             assert found.relative_gain <= GAIN, (i, found.client, found.worst_report, found.relative_gain)
             assert found.rise[0] <= 1e-7, (i, found.client, found.rise)
