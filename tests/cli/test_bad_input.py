@@ -56,7 +56,6 @@ FILES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "outside the support": ("id,sensitivity\nb,0.5\n\na,1.5\n", ("line 4", "client 'a'", "1.5", "[0, 1]")),
     "own prior unknown": ("id,sensitivity,prior\na,0.2,\nb,0.3,odd:1\n", ("line 3", "client 'b'", "'odd'")),
     "outside own support": ('id,sensitivity,prior\na,0.2,\nb,0.4,"uniform:0,0.3"\n', ("line 3", "'b'", "[0, 0.3]")),
-    "different samples": ("id,sensitivity,samples\na,0.2,10\nb,0.3,20\n", ("10 to 20", "not supported yet")),
     "samples no count": ("id,sensitivity,samples\na,0.2,1.5\n", ("line 2", "client 'a'", "samples '1.5'")),
     "loss missing": ("id,sensitivity,loss\na,0.2,1\nb,0.3,\n", ("line 3", "client 'b'", "no loss")),
     "too small for doubles": ("id,sensitivity\na,1e-320\nb,0.5\n", ("line 2", "client 'a'", "below 1e-290")),

@@ -26,7 +26,8 @@ def test_loss_bound_is_its_formula() -> None:
 def test_no_bias_against_the_right_shares() -> None:
     p = np.array([0.5, 0.3, 0.2])
     assert selection_bias(p, p) == 0
-    assert loss_bound(p, np.ones(3), noise_weight=4.0, data_shares=p) == pytest.approx(2 * math.sqrt(0.38))
+    # Each counts as 1/3: a client's noise is 1/(N u) times that of an average one.
+    assert loss_bound(p, np.ones(3), noise_weight=4.0, data_shares=p) == pytest.approx(2 * math.sqrt(1 / 3))
 
 
 def test_a_selected_client_without_privacy_budget_makes_it_infinite() -> None:

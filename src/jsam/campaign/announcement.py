@@ -15,10 +15,11 @@ from jsam.campaign.campaign_rules import SETTINGS, CampaignRules
 from jsam.campaign.refusal import Reason, Refused
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError
+from jsam.mechanism.rules import LATER
 
 _LONGEST, _LONGEST_NAME = 100_000, 200
 # What else is left out could be filled in after the reports.
-NEEDED = tuple(name for name in SETTINGS if name not in ("seed", "momentum", "learning_rate_schedule"))
+NEEDED = tuple(name for name in SETTINGS if name not in ("seed", "momentum", "learning_rate_schedule", *LATER))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from jsam.campaign.checked import RULE_NAMES, exactly, number, refuse_imports, rules_of, text, whole_number
 from jsam.errors import InputError
-from jsam.mechanism.rules import Rules
+from jsam.mechanism.rules import LATER, Rules
 from jsam.privacy import Adjacency, Release, epsilon_of, noise_multiplier
 
 TERMS_FORMAT = 1
@@ -68,7 +68,8 @@ class PublicInputs:
     def from_dict(cls, stored: Any) -> PublicInputs:
         """The inverse of `as_dict`."""
         own = {field.name for field in fields(cls)} - {"rules"}
-        flat = exactly({*RULE_NAMES, "budget_seed", *own} - {"seed"}, stored, "public")
+        unsaid = {name for name in LATER if name not in stored}
+        flat = exactly({*RULE_NAMES, "budget_seed", *own} - {"seed"} - unsaid, stored, "public")
         constant = None if flat["budget"] is not None else flat["loss_weight"]
         rules = rules_of({**flat, "loss_weight": constant, "seed": flat["budget_seed"]})
         return cls(rules=rules, **{name: flat[name] for name in own})

@@ -35,7 +35,7 @@ FractionDone = Callable[[float], None]
 _WORDS = ("mechanism", "prior", "heterogeneity")
 _WHOLE = ("seed", "min_clients")
 # Left out of files where they are not given, so that rules of before keep their digest.
-_LATER = ("min_clients", "min_selection_prob", "heterogeneity")
+LATER = ("min_clients", "min_selection_prob", "heterogeneity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +194,7 @@ class Rules:
     def as_dict(self) -> dict[str, Any]:
         """All settings by name."""
         settings = dataclasses.asdict(self)
-        return {name: value for name, value in settings.items() if value is not None or name not in _LATER}
+        return {name: value for name, value in settings.items() if value is not None or name not in LATER}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any], where: str = "rules") -> Rules:

@@ -148,11 +148,13 @@ def clients_table(contract: Contract) -> RenderableType:
     """The clients by virtual cost, cheapest first; a long list is cut and says so."""
     order = np.lexsort((-contract.selection_probs, contract.virtual_costs))
     shown = order if len(order) <= WHOLE else order[:FIRST]
-    table = _table("rank", "client", "sensitivity", "virtual cost", "selection prob.", "ε", "payment")
+    sizes = [] if contract.data_shares is None else ["share of data"]
+    table = _table("rank", "client", *sizes, "sensitivity", "virtual cost", "selection prob.", "ε", "payment")
     for rank, k in enumerate(shown, start=1):
         kept = contract.selection_probs[k] > 0
         paid = None if contract.payments is None else contract.payments[k]
-        cells = (contract.sensitivities[k], contract.virtual_costs[k], contract.selection_probs[k])
+        held = () if contract.data_shares is None else (contract.data_shares[k],)
+        cells = (*held, contract.sensitivities[k], contract.virtual_costs[k], contract.selection_probs[k])
         table.add_row(
             str(rank),
             Text(contract.ids[k], overflow="ellipsis"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import scipy.stats
 
 from jsam.mechanism.budget.drawn_markets import CONFIDENCE, ExpectedCost
 from jsam.mechanism.budget.drawn_payments import DrawnPayments
@@ -35,6 +34,8 @@ class PaymentSample:
 
     def expected_cost(self, eta: float) -> ExpectedCost:
         """E[Σ π] at η, with a bound from above."""
+        import scipy.stats  # slow to load, and only wanted here
+
         totals = self._payments.totals(eta)
         error = float(totals.amounts.std(ddof=1)) / math.sqrt(self.draws)
         student = float(scipy.stats.t.ppf(CONFIDENCE, self.draws - 1))

@@ -206,9 +206,16 @@ class RangeMechanism(Weights, ABC):
 
     def answers_by_size(self, market: Market, active: IntArray, v: FloatArray, client: int | None) -> Answers:
         """The same for clients that hold different amounts of data."""
-        raise NotSupportedError(
-            f"{self.name} treats all clients alike, and they have different numbers of samples; leave the samples out"
-        )
+        self.refuse_sizes(market)
+        raise NotImplementedError
+
+    def refuse_sizes(self, market: Market) -> None:
+        """Refuse clients with different amounts of data, where a mechanism knows nothing of that."""
+        if market.data_shares is not None:
+            raise NotSupportedError(
+                f"{self.name} treats all clients alike, and they have different numbers of samples; leave the samples"
+                " out"
+            )
 
     def probs_by_size(self, market: Market, probs: FloatArray) -> FloatArray:
         """Selection probabilities for clients that hold different amounts of data, from those that were allocated."""

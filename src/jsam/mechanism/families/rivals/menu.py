@@ -59,6 +59,7 @@ class Menu(RangeMechanism):
         return VirtualCost(prior=cost.prior, bottom=cost.bottom, top=cost.top, pieces=pieces, flats=cost.flats)
 
     def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract:
+        self.refuse_sizes(market)
         contract = super().plan(market, payments=payments, progress=progress)
         return replace(contract, virtual_costs=market.virtual_costs, runner_up=None)
 

@@ -51,5 +51,6 @@ class PowerOfChoice(RangeMechanism):
         return replace(rule, weights=replace(rule.weights, noise_weight=rule.weights.noise_weight * worst))
 
     def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract:
+        self.refuse_sizes(market)
         contract = super().plan(market, payments=payments, progress=progress)
         return replace(contract, weights=self.rule(market.num_clients).weights)

@@ -65,11 +65,16 @@ class SpendsBudget(RangeMechanism):
         raise InputError(f"{self.name} states no range of selection probabilities: the reports decide how many sell")
 
     def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract:
-        if self.max_selection_prob is not None:
-            raise InputError(
-                f"max_selection_prob is {self.max_selection_prob:g}, and {self.name} keeps to no cap on p: the reports"
-                " decide how many sell"
-            )
+        self.refuse_sizes(market)
+        for name, words in (
+            ("max_selection_prob", "cap on p"),
+            ("min_selection_prob", "floor"),
+            ("min_clients", "floor"),
+        ):
+            if (value := getattr(self, name)) is not None:
+                raise InputError(
+                    f"{name} is {value:g}, and {self.name} keeps to no {words}: the reports decide how many sell"
+                )
         reached = self.outcome(market, market.sensitivities[None, :])
         eps, paid = reached.epsilons[0], reached.payments[0]
         sells = eps > 0

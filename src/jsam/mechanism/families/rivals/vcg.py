@@ -32,6 +32,7 @@ class VCG(JSAM):
         return VirtualCost(prior=cost.prior, bottom=cost.bottom, top=cost.top, affine=(0.0, 1.0))
 
     def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract:
+        self.refuse_sizes(market)
         contract = super().plan(market, payments=payments, progress=progress)
         # The runner-up was measured by c, the contract is by what is paid.
         return replace(contract, virtual_costs=market.virtual_costs, runner_up=None)
