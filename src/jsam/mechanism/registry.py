@@ -43,8 +43,10 @@ def _by_label() -> dict[str, Description]:
 @cache
 def _labelled() -> dict[str, type[RangeMechanism]]:
     members = [*members_of(families), *members_of(rivals)]
-    classes = [value for value in members if isinstance(value, type)]
-    return {c.label: c for c in classes if issubclass(c, RangeMechanism) and vars(c).get("label")}
+    labelled = [value for value in members if isinstance(value, type) and vars(value).get("label")]
+    for odd in (value for value in labelled if not issubclass(value, RangeMechanism)):
+        raise TypeError(f"{odd.__module__}.{odd.__qualname__} has a label and is no RangeMechanism")
+    return {value.label: value for value in labelled}
 
 
 def mechanism_names() -> tuple[str, ...]:

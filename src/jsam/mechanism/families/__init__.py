@@ -1,6 +1,6 @@
 """The mechanisms, each a small file: what range of selection it considers, and whom.
 
-To add one, subclass `RangeMechanism`, say which profiles it chooses from, and register its name in `registry`.
+To add one, put a subclass of `RangeMechanism` with a `label` into a file here; nothing else has to name it.
 """
 
 from jsam.mechanism.families.base import Mechanism, RangeMechanism, Responses, plan
