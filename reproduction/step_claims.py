@@ -56,7 +56,7 @@ def _length(config: RunConfig) -> float:
 
 
 def _settings(config: RunConfig) -> TrainingSettings:
-    """As far as steps go."""
+    """Return the settings that the learning rate depends on."""
     return TrainingSettings(
         rounds=config.rounds,
         clip_norm=config.clip_norm,

@@ -71,7 +71,7 @@ def _apart(task: str, given: str, seconds: float) -> Any:
 
 
 def _limit(seconds: int) -> None:
-    """For a process whose parent was killed, too."""
+    """Limit time and memory of this process, also for the case that its parent is killed."""
     try:
         import resource
     except ImportError:  # a system without limits; the parent's clock remains

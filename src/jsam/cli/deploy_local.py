@@ -46,7 +46,9 @@ def deploy_local(
     *,
     clients: Annotated[int, option(DATA, "How many SuperNodes.", min=1)] = 3,
     rounds: Annotated[int, option(DATA, "Rounds of training.", min=1)] = 2,
-    per_round: Annotated[int | None, option(DATA, "Draws a round. \\[default: one a client]", min=1)] = None,
+    per_round: Annotated[
+        int | None, option(DATA, "Draws in each round. \\[default: one for each client]", min=1)
+    ] = None,
     dataset: Annotated[str, option(DATA, "digits, mnist or cifar10.")] = "digits",
     clip_norm: Annotated[float, option(DATA, "Each record's gradient is clipped to this.")] = 1.0,
     learning_rate: Annotated[float, option(DATA, "Step of the server.")] = 0.5,

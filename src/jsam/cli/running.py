@@ -167,7 +167,7 @@ def run_lines(folder: Path, settlement: Settlement, page: Path) -> list[Text]:
 
 
 def say_noise(settings: TrainingSettings) -> None:
-    """Before a run whose noise is known: that it is."""
+    """Warn that the run will not be private if its noise follows from a seed."""
     from jsam.runs.settings import NOT_PRIVATE
 
     if settings.noise_seed is not None:

@@ -57,7 +57,7 @@ class Market:
         if self.losses is not None:
             losses = _numbers("losses", self.losses)
             if losses.shape != c.shape or not np.isfinite(losses).all():
-                raise InputError(f"losses must be {len(c)} finite numbers, one a client")
+                raise InputError(f"losses must be {len(c)} finite numbers, one for each client")
             object.__setattr__(self, "losses", losses)
         for cost, members in self.cost_groups:
             outside = (c[members] < cost.bottom) | (c[members] > cost.top)
@@ -83,7 +83,9 @@ class Market:
             return
         sizes = np.asarray(self.samples)
         if sizes.shape != self.sensitivities.shape or not np.all(sizes >= 1):
-            raise InputError(f"samples must be {len(self.sensitivities)} whole numbers of 1 or more, one a client")
+            raise InputError(
+                f"samples must be {len(self.sensitivities)} whole numbers of 1 or more, one for each client"
+            )
 
     @cached_property
     def data_shares(self) -> FloatArray | None:
@@ -170,7 +172,7 @@ def _numbers(name: str, values: Any) -> FloatArray:
     try:
         array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name} must be numbers, one a client") from None
+        raise InputError(f"{name} must be numbers, one for each client") from None
     if array.ndim != 1:
-        raise InputError(f"{name} must be a list of numbers, one a client; got {array.ndim} dimensions")
+        raise InputError(f"{name} must be a list of numbers, one for each client; got {array.ndim} dimensions")
     return array

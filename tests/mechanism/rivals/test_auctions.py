@@ -167,7 +167,7 @@ def test_a_whole_epsilon_is_public() -> None:
     assert own.epsilons.tolist() == [1.0, 2.0, 0.0]
     with pytest.raises(InputError, match=r"whole_epsilon is 3\.0"):
         mechanism_named("csra", budget=1.0, whole_epsilon=3.0, max_epsilon=2.0)
-    with pytest.raises(InputError, match="3 numbers, one a client"):
+    with pytest.raises(InputError, match="3 numbers, one for each client"):
         mechanism_named("csra", budget=1.0, whole_epsilon=[1.0, 2.0]).plan(market)
 
 

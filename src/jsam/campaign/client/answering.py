@@ -100,7 +100,7 @@ class Client:
             times.wait(since, step)
 
     def _step(self, question: Question, times: ReplyTimes) -> float:
-        """By the terms of the campaign that the request names; where there are none nothing is computed either."""
+        """Return the seconds between replies in the campaign that the request names; the shortest step where it has no terms."""
         files = self.load()
         if files.policy.reply_seconds is not None:
             return files.policy.reply_seconds

@@ -291,7 +291,7 @@ class ClientLedger:
             raise Refused(Reason.POLICY_TOTAL, "this release would pass the client's total over all campaigns")
 
     def _make_space(self, store: CampaignStore, journal: Journal) -> None:
-        """Before anything is recorded: a release whose reply cannot be kept would be spent for nothing."""
+        """Make room for a reply before its release is recorded, or its ε would be spent for nothing."""
         stored = sum(campaign.replies_size() for campaign in CampaignStore.all_in(journal))
         if stored < self.policy.max_stored_bytes:
             return

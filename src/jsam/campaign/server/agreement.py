@@ -69,9 +69,9 @@ def prepared(rules: CampaignRules, reports: Mapping[str, Report]) -> NoisePlan:
     return NoisePlan.of(contract, rules.training, tuple(reports[name].samples for name in names))
 
 
-def terms_of(rules: CampaignRules, preparation: NoisePlan, reports: Mapping[str, Report]) -> dict[str, Terms]:
+def terms_of(rules: CampaignRules, noise_plan: NoisePlan, reports: Mapping[str, Report]) -> dict[str, Terms]:
     """An offer for each client whose privacy is bought."""
-    contract, training = preparation.contract, rules.training
+    contract, training = noise_plan.contract, rules.training
     inputs = rules.inputs(contract.num_clients, contract.loss_weight)
     assert contract.payments is not None
     return {
@@ -80,7 +80,7 @@ def terms_of(rules: CampaignRules, preparation: NoisePlan, reports: Mapping[str,
             client=name,
             epsilon=float(contract.epsilons[k]),
             delta=training.delta,
-            participations=int(preparation.schedule.participations[k]),
+            participations=int(noise_plan.schedule.participations[k]),
             clip_norm=training.clip_norm,
             samples=reports[name].samples,
             adjacency=training.adjacency,
@@ -97,14 +97,14 @@ def _drafted(rules: CampaignRules, reports: Mapping[str, Report], declined: Mapp
     left, out = dict(reports), dict(declined)
     while left:
         try:
-            preparation = prepared(rules, left)
+            noise_plan = prepared(rules, left)
         except ReportError as error:
             name = list(left)[error.client]
             logger.warning("%s is left out: %s", name, error)
             out[name] = f"{Flaw.BAD_REPORT}: this mechanism cannot price it"
             del left[name]
             continue
-        return Agreement(preparation=preparation, terms=terms_of(rules, preparation, left), declined=out)
+        return Agreement(noise_plan=noise_plan, terms=terms_of(rules, noise_plan, left), declined=out)
     raise NobodyLeftError(f"no report can be planned with: {reasons(out)}")
 
 

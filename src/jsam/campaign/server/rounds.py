@@ -78,7 +78,7 @@ class Rounds:
     ) -> None:
         self.office, self.store, self.agreement = office, store, agreement
         self.ledger, self.model = ledger, model
-        self.settings = agreement.preparation.settings
+        self.settings = agreement.noise_plan.settings
         self.answered: dict[str, int] = {}
         self.useless: set[str] = set()
 

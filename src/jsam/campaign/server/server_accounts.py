@@ -22,7 +22,7 @@ def accounts_of(
     """
     contract = agreement.contract
     bought = {name: terms.epsilon for name, terms in agreement.terms.items()}
-    report = check_contract(releases, bought, agreement.preparation.settings.delta)
+    report = check_contract(releases, bought, agreement.noise_plan.settings.delta)
     spending = {str(entry.client): entry for entry in report.clients}
     empty: dict[str, Counter[str]] = {}
     for record in rounds:

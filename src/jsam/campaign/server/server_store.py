@@ -130,7 +130,7 @@ class ServerStore:
         return self._read_or_none("rejected.json") or {}
 
     def save_reports(self, reports: Mapping[str, Report], rejected: Mapping[str, str] | None = None) -> None:
-        """The reports last: where they are, the rest is."""
+        """Write the reports last, so that a store that has them is complete."""
         if rejected:
             write_json(self.path / "rejected.json", rejected)
         write_json(self.path / "reports.json", {name: dataclasses.asdict(report) for name, report in reports.items()})
@@ -165,7 +165,7 @@ class ServerStore:
         """agreement.json last: where it is, the rest is."""
         write_json(self.run.contract, storable(agreement.contract))
         agreement.schedule.save(self.run.schedule)
-        sizes = list(agreement.preparation.sizes)
+        sizes = list(agreement.noise_plan.sizes)
         config = {
             "jsam_run": RUN_FORMAT,
             "settings": rules.training.as_dict(),
@@ -267,13 +267,13 @@ def _write_arrays(path: Path, **arrays: Any) -> None:
 
 def _as_dict(agreement: Agreement) -> dict[str, Any]:
     return {
-        "samples": list(agreement.preparation.sizes),
+        "samples": list(agreement.noise_plan.sizes),
         "terms": {name: terms.as_dict() for name, terms in agreement.terms.items()},
         "declined": dict(agreement.declined),
     }
 
 
 def _agreement(rules: CampaignRules, contract: Contract, schedule: Schedule, stored: Mapping[str, Any]) -> Agreement:
-    preparation = NoisePlan.of(contract, rules.training, tuple(stored["samples"]), schedule)
+    noise_plan = NoisePlan.of(contract, rules.training, tuple(stored["samples"]), schedule)
     terms = {name: Terms.from_dict(values) for name, values in stored["terms"].items()}
-    return Agreement(preparation=preparation, terms=terms, declined=stored["declined"])
+    return Agreement(noise_plan=noise_plan, terms=terms, declined=stored["declined"])

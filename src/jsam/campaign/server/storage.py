@@ -39,17 +39,17 @@ class Agreement:
     second offer is in contract and schedule but not in `terms`: its slots stay empty.
     """
 
-    preparation: NoisePlan
+    noise_plan: NoisePlan
     terms: Mapping[str, Terms]
     declined: Mapping[str, str]
 
     @property
     def contract(self) -> Contract:
-        return self.preparation.contract
+        return self.noise_plan.contract
 
     @property
     def schedule(self) -> Schedule:
-        return self.preparation.schedule
+        return self.noise_plan.schedule
 
     def after(self, said_no: Mapping[str, str]) -> Agreement:
         """What is agreed on once these clients have declined, with their reasons."""
@@ -57,7 +57,7 @@ class Agreement:
         accepted = {name: offer for name, offer in self.terms.items() if name not in said_no}
         if not accepted:
             raise NobodyLeftError(f"nobody accepted: {reasons(declined)}")
-        return Agreement(preparation=self.preparation, terms=accepted, declined=declined)
+        return Agreement(noise_plan=self.noise_plan, terms=accepted, declined=declined)
 
 
 @dataclass(kw_only=True)

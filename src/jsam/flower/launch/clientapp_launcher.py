@@ -82,7 +82,7 @@ def app_named(name: str) -> object:
 
 
 def run(app: str, arguments: list[str]) -> None:
-    """Be `flwr-clientapp`, with the client's own app."""
+    """Run Flower's program `flwr-clientapp` with the client's own app."""
     from flwr.supernode.cli import flwr_clientapp
     from flwr.supernode.runtime import run_clientapp as runtime
 

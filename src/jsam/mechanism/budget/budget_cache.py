@@ -31,7 +31,7 @@ class BudgetCache:
 
     @classmethod
     def default(cls) -> BudgetCache:
-        """In the user's folder for things that can be computed again."""
+        """Return the cache in the user's folder for things that can be computed again."""
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return cls(caches / "jsam" / "budgets")
 

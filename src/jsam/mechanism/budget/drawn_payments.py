@@ -111,7 +111,7 @@ class DrawnPayments:
         return bool(self._rule.profiles.num_selected.min() < self._v.shape[1])
 
     def _certified(self, eta: float, rows: IntArray) -> Totals:
-        """By the contracts themselves: slow."""
+        """Compute the totals by planning each market, which is slow."""
         mechanism = replace(self._mechanism, loss_weight=eta, tolerance=CERTIFIED)
         amounts = np.empty(len(rows))
         for place, row in enumerate(rows):

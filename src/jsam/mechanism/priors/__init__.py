@@ -1,4 +1,4 @@
-"""What is commonly known about sensitivities before anybody reports: one distribution for all, or one a client.
+"""What is commonly known about sensitivities before anybody reports: one distribution for all, or one for each client.
 
 Any frozen continuous distribution of `scipy.stats` is a prior, and so is whatever else fits `Prior`. A kind of prior
 that a text can name is one module of this folder with a `KIND`.

@@ -116,7 +116,7 @@ def _lower_bounds(rule: Rule, ranked: Ranked, rows: int, which: IntArray) -> Flo
 
 
 def probs_at(rule: Rule, optimum: Optimum, rank: IntArray) -> FloatArray:
-    """Selection probability of the client at `rank` (one a row) under each row's optimum."""
+    """Selection probability of the client at `rank` (one for each row) under each row's optimum."""
     return rule.profiles.probs_at(optimum.profile, rank)
 
 

@@ -137,8 +137,8 @@ class WholeEpsilon(SpendsBudget):
     """A client sells its whole ε or nothing.
 
     The published rules take each client's own privacy budget as given. A market here knows only the price of a unit.
-    So `whole_epsilon` says what a whole ε is, one number for all or one a client. It must be public beforehand. Where
-    it is left out it is `max_epsilon`, and 10 where that is left out too.
+    So `whole_epsilon` says what a whole ε is, one number for all or one for each client. It must be public beforehand.
+    Where it is left out it is `max_epsilon`, and 10 where that is left out too.
     """
 
     whole_epsilon: float | Sequence[float] | FloatArray | None = None
@@ -158,7 +158,7 @@ class WholeEpsilon(SpendsBudget):
 
     def supplies(self, market: Market) -> FloatArray:
         if self._wholes.ndim and self._wholes.shape != (market.num_clients,):
-            raise InputError(f"whole_epsilon must be one number, or {market.num_clients} numbers, one a client")
+            raise InputError(f"whole_epsilon must be one number, or {market.num_clients} numbers, one for each client")
         return np.broadcast_to(self._wholes, (market.num_clients,))
 
 

@@ -25,7 +25,7 @@ def is_ours(module: nn.Conv2d, precision: Precision) -> bool:
 
 
 def pads_plainly(module: nn.Conv2d) -> bool:
-    """With zeros, by numbers, the same on both sides."""
+    """Whether the module pads with zeros, by given numbers, alike on both sides."""
     return module.padding_mode == "zeros" and not isinstance(module.padding, str)
 
 
