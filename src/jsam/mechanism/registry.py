@@ -46,7 +46,7 @@ def _labelled() -> dict[str, type[RangeMechanism]]:
     labelled = [value for value in members if isinstance(value, type) and vars(value).get("label")]
     for odd in (value for value in labelled if not issubclass(value, RangeMechanism)):
         raise TypeError(f"{odd.__module__}.{odd.__qualname__} has a label and is no RangeMechanism")
-    return {value.label: value for value in labelled}
+    return {value.label: value for value in labelled if issubclass(value, RangeMechanism)}
 
 
 def mechanism_names() -> tuple[str, ...]:

@@ -100,7 +100,7 @@ class Client:
             times.wait(since, step)
 
     def _step(self, question: Question, times: ReplyTimes) -> float:
-        """Return the seconds between replies in the campaign that the request names; the shortest step where it has no terms."""
+        """Return the seconds between replies in the campaign of the request; the shortest if it has no terms."""
         files = self.load()
         if files.policy.reply_seconds is not None:
             return files.policy.reply_seconds
