@@ -59,7 +59,8 @@ def frozen(name: str, args: list[float], named: dict[str, float]) -> Prior:
 def log_below(prior: Any, z: FloatArray) -> FloatArray:
     """The logarithm of the distribution function: what `prior.logcdf` gives, sooner.
 
-    The default of scipy finds the median anew for every number, in many families by root-finding; here it is found once.
+    The default of scipy may find the median anew for every number, in many families by root-finding; here it is found
+    once.
     """
     median = _default_median(prior, "_logcdf")
     if median is None:
