@@ -167,6 +167,17 @@ def test_a_virtual_cost_known_by_looks_is_a_finite_number_up_to_the_far_report(n
         assert abs(contract.payments[k] - exact) <= contract.payment_error_bound + 2 * error + 1e-9 * exact
 
 
+@pytest.mark.parametrize("prior", [scipy.stats.argus(8.7), scipy.stats.semicircular(loc=1)], ids=["argus", "circle"])
+def test_lines_between_looks_go_on_to_the_top_where_the_density_underflows(prior: Any) -> None:
+    """Nobody is dropped under USBM, so that what lies beyond the far report would be in the stated bound."""
+    market = jsam.Market(sensitivities=np.asarray(prior.ppf([0.1, 0.5, 0.9])), prior=prior)
+    contract = jsam.plan(market, jsam.USBM(loss_weight=3.0))
+    assert market.cost_of(0).far_report() >= math.nextafter(market.cost_of(0).top, 0.0)
+    assert contract.payments is not None
+    assert contract.payment_error_bound is not None
+    assert contract.payment_error_bound <= 3e-7 * contract.payments.max()
+
+
 def test_a_tail_that_the_prior_cannot_tell_is_refused_with_the_reason() -> None:
     """The distribution function of mielke(2, 3) is 1 from 86,000 on; the integral converges all the same."""
     prior = scipy.stats.mielke(2, 3)

@@ -70,7 +70,10 @@ class VirtualCost:
         elif is_proved_regular(prior):
             return replace(by_formula, kinks=kinks_of(prior))
         else:
-            pieces, stretches = looked_at(prior, partial(_formula, prior), by_formula.far_report())
+            # Lines between looks go on where the density has underflowed, to the last report before the top.
+            closed = math.isinf(top) or math.isfinite(by_formula.at_top)
+            far = by_formula.far_report() if closed else math.nextafter(top, 0.0)
+            pieces, stretches = looked_at(prior, partial(_formula, prior), far)
         return replace(by_formula, pieces=pieces, flats=tuple(_flat(pieces, low, high) for low, high in stretches))
 
     @property
