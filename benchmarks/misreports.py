@@ -1,9 +1,11 @@
 """`python -m benchmarks.misreports [--markets N] [--seconds S] [--json FILE]`: the best lie that an aimed search finds.
 
 Random markets under priors that are hard to price: histograms with narrow spikes, with gaps and with many bins, learned
-priors, mixtures that are known only point by point, one prior a client, virtual costs over twelve decades, with and
-without caps. A lie is judged by planning the whole market again with it. The payments of the truth are compared with an
-integration that knows nothing of the planner's, and the difference with the stated `payment_error_bound`.
+priors, mixtures that are known only point by point, families of scipy.stats with shapes over decades, one prior a
+client, virtual costs over twelve decades; with and without caps, and under mechanisms that can drop nobody. A lie is
+judged by planning the whole market again with it. The payments of the truth are compared with an integration that knows
+nothing of the planner's, and the difference with the stated `payment_error_bound`. What is no refusal but an error
+counts as crashed. `--seed` may be repeated, and `--jobs` changes only how long it takes.
 """
 
 from __future__ import annotations
@@ -13,8 +15,12 @@ import json
 import math
 import sys
 import time
+import warnings
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +28,16 @@ import numpy as np
 import scipy.stats
 
 import jsam
+from benchmarks.output import machine
 from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.families import RangeMechanism
+from jsam.mechanism.families.usbm import CompensatedUSBM
 from tests.oracles import dense_payment
 
 GAIN_BAR = 1e-6
 LIES, JUDGED, CLIENTS = 160, 3, 2
+BATCH = 50  # markets between two looks at the clock
 ORACLE = 1e-10  # relative accuracy asked of the independent integration
 MARGIN = 3e-10  # relative, what it may miss beyond the error that it estimates
 
@@ -160,7 +169,44 @@ def _smooth(rng: np.random.Generator, scale: float) -> Hard:
     return Hard(kind="smooth", prior=priors[rng.integers(len(priors))], places=scale * rng.uniform(0, 1, 4))
 
 
-KINDS = (_spiky, _gapped, _fine, _decades, _learned, _mixed, _smooth)
+# Families of scipy.stats whose distribution function takes no quadrature; their shapes are positive numbers.
+# fmt: off
+ORDINARY = (
+    "alpha", "anglit", "arcsine", "argus", "beta", "betaprime", "bradford", "burr", "burr12", "chi", "chi2", "cosine",
+    "erlang", "expon", "exponpow", "exponweib", "f", "fatiguelife", "fisk", "foldnorm", "gamma", "gengamma",
+    "gompertz", "halfgennorm", "halflogistic", "halfnorm", "invgamma", "invgauss", "invweibull", "johnsonsb",
+    "kappa3", "levy", "lognorm", "loguniform", "lomax", "maxwell", "mielke", "nakagami", "pareto", "powerlaw",
+    "powerlognorm", "rayleigh", "recipinvgauss", "semicircular", "triang", "truncexpon", "truncnorm", "vonmises_line",
+    "wald", "weibull_min",
+)
+# fmt: on
+
+
+def _ordinary(rng: np.random.Generator, scale: float) -> Hard:
+    """A family with random shapes: some densities underflow far below the top, and some far above the bottom."""
+    while True:
+        name = str(rng.choice(ORDINARY))
+        family = getattr(scipy.stats, name)
+        shapes = 10.0 ** rng.uniform(-1, 2.5, family.numargs)
+        if name == "triang":
+            shapes = rng.uniform(0, 1, 1)
+        elif name in ("truncnorm", "loguniform"):
+            shapes = np.sort(rng.uniform(-40, 60, 2) if name == "truncnorm" else shapes)
+        elif name == "erlang":
+            shapes = np.ceil(shapes)
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            bottom = float(family(*shapes).support()[0])
+            shift = scale * (max(-bottom, 0.0) + float(rng.choice([0.0, 0.0, 0.3])))
+            prior = family(*shapes, loc=shift, scale=scale)
+            low, middle, high = (float(x) for x in prior.ppf([1e-6, 0.5, 1 - 1e-6]))
+        if 0 < low < middle < high < math.inf and math.isfinite(bottom):
+            break
+    far = np.array([high, (high + prior.support()[1]) / 2, prior.support()[1]])
+    return Hard(kind=name, prior=prior, places=np.append(far[np.isfinite(far)], [low, middle]))
+
+
+KINDS = (_spiky, _gapped, _fine, _decades, _learned, _mixed, _smooth, _ordinary, _ordinary)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,9 +239,12 @@ def random_case(rng: np.random.Generator, *, caps: bool) -> Case:
         settings["max_epsilon"] = 10.0 ** rng.uniform(-9, 3)
     if caps and rng.random() < 0.4:
         settings["max_selection_prob"] = float(rng.uniform(1 / N, 1))
+    losses = rng.uniform(1, 2, N)
     pick = rng.random()
     mechanism: RangeMechanism
-    if pick < 0.15:
+    if rng.random() < 0.25:
+        mechanism = _of_whom_nobody_is_dropped(rng, N, settings)
+    elif pick < 0.15:
         settings.pop("max_selection_prob", None)
         mechanism = jsam.FSBM(num_selected=int(rng.integers(1, N + 1)), **settings)
     elif pick < 0.2:
@@ -204,10 +253,24 @@ def random_case(rng: np.random.Generator, *, caps: bool) -> Case:
     else:
         mechanism = jsam.JSAM(**settings)
     prior: Any = [h.prior for h in of] if each else hard[0].prior
-    market = jsam.Market(sensitivities=c, prior=prior)
+    market = jsam.Market(sensitivities=c, prior=prior, losses=losses)
     return Case(
         kind="each" if each else hard[0].kind, market=market, mechanism=mechanism, places=[h.places for h in of]
     )
+
+
+def _of_whom_nobody_is_dropped(rng: np.random.Generator, N: int, settings: dict[str, Any]) -> RangeMechanism:
+    """A mechanism that keeps everybody, whatever they report: payments then count the whole tail of the prior."""
+    settings = {**settings, "max_selection_prob": None}
+    p = rng.uniform(1, 3, N)
+    made: list[RangeMechanism] = [
+        jsam.USBM(**settings),
+        CompensatedUSBM(selection_probs=p / p.sum(), **settings),
+        jsam.FSBM(num_selected=N, **settings),
+        jsam.BBM(num_selected=N, **settings),
+        jsam.JSAM(**{**settings, "max_selection_prob": float(rng.uniform(1 / N, 1 / max(N - 1, 1)))}),
+    ]
+    return made[rng.integers(len(made))]
 
 
 def _drawn(hard: Hard, rng: np.random.Generator) -> float:
@@ -226,6 +289,8 @@ class Found:
 
     markets: int = 0
     refused: int = 0
+    crashed: int = 0
+    crashed_at: str = ""
     lies_judged: int = 0
     payments_checked: int = 0
     largest_gain: float = -math.inf
@@ -235,6 +300,20 @@ class Found:
     over_bar: int = 0
     over_bound: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
+    mechanisms: Counter[str] = field(default_factory=Counter)
+
+    def joined(self, other: Found) -> Found:
+        """Both searches together."""
+        found = Found(**{
+            name: mine + vars(other)[name] if isinstance(mine, int | Counter) else mine
+            for name, mine in vars(self).items()
+        })  # fmt: skip
+        for worst in ("largest_gain", "largest_bound_ratio", "crashed"):
+            if vars(other)[worst] > vars(self)[worst] or (worst == "crashed" and not self.crashed):
+                setattr(found, f"{worst}_at", vars(other)[f"{worst}_at"])
+                if worst != "crashed":
+                    setattr(found, worst, vars(other)[worst])
+        return found
 
 
 def lies(case: Case, client: int, rng: np.random.Generator) -> FloatArray:
@@ -271,13 +350,19 @@ def search(case: Case, rng: np.random.Generator, found: Found, *, integrate: boo
     assert truth.payments is not None
     found.markets += 1
     found.kinds[case.kind] += 1
+    found.mechanisms[mechanism.name.partition("-")[0]] += 1
     c, floor = market.sensitivities, 1e-9 * float(truth.payments.sum())
     for client in rng.permutation(market.num_clients)[:CLIENTS].tolist():
         honest = float(truth.payments[client] - c[client] * truth.epsilons[client])
         z = lies(case, client, rng)
-        said = mechanism.respond(market, client, z)
-        gains = said.payments - c[client] * said.epsilons - honest
-        order = np.argsort(-np.where(np.isnan(gains), np.inf, gains))
+        if len(z) == 0:
+            continue
+        try:
+            said = mechanism.respond(market, client, z)
+            gains = said.payments - c[client] * said.epsilons - honest
+            order = np.argsort(-np.where(np.isnan(gains), np.inf, gains))
+        except InputError:  # one of these reports is refused; each is planned on its own
+            order = rng.permutation(len(z))
         for lie in [*z[order[: JUDGED - 1]].tolist(), float(rng.choice(z))]:
             try:
                 told = mechanism.plan(market.with_report(client, lie))
@@ -292,6 +377,7 @@ def search(case: Case, rng: np.random.Generator, found: Found, *, integrate: boo
             stated = ((truth.payment_error_bound or 0.0) + (told.payment_error_bound or 0.0)) / scale
             if mechanism.tolerance > GAIN_BAR / 4 and gain <= stated:
                 continue
+            gain = math.inf if math.isnan(gain) else gain
             if gain > found.largest_gain:
                 found.largest_gain, found.largest_gain_at = float(gain), _described(case, client, lie)
             found.over_bar += int(gain > GAIN_BAR)
@@ -314,7 +400,7 @@ def _check_payment(case: Case, truth: jsam.Contract, client: int, found: Found) 
         return
     found.payments_checked += 1
     paid = float(truth.payments[client])
-    over = max(abs(paid - exact) - 2 * error - MARGIN * paid, 0.0)
+    over = max(abs(paid - exact) - 2 * error - MARGIN * paid, 0.0) if math.isfinite(paid) else math.inf
     bound = truth.payment_error_bound or 0.0
     ratio = over / bound if bound > 0 else (math.inf if over > 0 else 0.0)
     found.over_bound += int(ratio > 1)
@@ -323,29 +409,59 @@ def _check_payment(case: Case, truth: jsam.Contract, client: int, found: Found) 
 
 
 def _described(case: Case, client: int, number: float) -> str:
-    return f"{case.kind}, {case.mechanism!r}, c = {case.market.sensitivities.tolist()}, client {client}, {number!r}"
+    return f"{_named(case)}, client {client}, {number!r}"
+
+
+def _named(case: Case) -> str:
+    prior: Any = case.market.prior
+    what = "" if isinstance(prior, tuple) or not hasattr(prior, "kwds") else f" {prior.args} {prior.kwds}"
+    return f"{case.kind}{what}, {case.mechanism!r}, c = {case.market.sensitivities.tolist()}"
+
+
+def searched(seed: int, number: int, *, caps: bool, integrate: bool) -> Found:
+    """What the market of this number brings; an error that is no refusal is a finding too."""
+    rng, found = np.random.default_rng([seed, number]), Found()
+    case = None
+    try:
+        case = random_case(rng, caps=caps)
+        search(case, rng, found, integrate=integrate)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what is searched for
+        what = "its market" if case is None else _named(case)
+        found.crashed, found.crashed_at = 1, f"seed {seed}, market {number}: {type(error).__name__}: {error}; {what}"
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.misreports", description=__doc__)
-    parser.add_argument("--markets", type=int, default=2000, help="how many markets to try at most")
+    parser.add_argument("--markets", type=int, default=2000, help="how many markets to try at most, for each seed")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, action="append", help="default 0; repeat for more")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--no-caps", action="store_true", help="leave out caps on ε and p")
     parser.add_argument("--no-integration", action="store_true", help="leave out the check of the stated error bound")
     parser.add_argument("--json", type=Path, metavar="FILE", help="store what was found")
     options = parser.parse_args()
     found, begun = Found(), time.monotonic()
-    for number in range(options.markets):
-        if time.monotonic() - begun > options.seconds:
-            break
-        rng = np.random.default_rng([options.seed, number])
-        search(random_case(rng, caps=not options.no_caps), rng, found, integrate=not options.no_integration)
-        if number % 50 == 49:
-            text = f"… {number + 1}: gain {found.largest_gain:.2e}, error over bound {found.largest_bound_ratio:.2g}"
-            print(text, file=sys.stderr, flush=True)
-    content = {"command": " ".join(["python", "-m", "benchmarks.misreports", *sys.argv[1:]]), **asdict(found)}
-    content["kinds"] = dict(found.kinds)
+    one = partial(searched, caps=not options.no_caps, integrate=not options.no_integration)
+    tasks = [(seed, number) for number in range(options.markets) for seed in options.seed or [0]]
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for done in range(0, len(tasks), BATCH):
+            if time.monotonic() - begun > options.seconds:
+                break
+            for other in pool.map(one, *zip(*tasks[done : done + BATCH], strict=True)):
+                found = found.joined(other)
+            text = f"… {found.markets}: gain {found.largest_gain:.2e}, error over bound {found.largest_bound_ratio:.2g}"
+            print(f"{text}, crashed {found.crashed} {found.crashed_at}", file=sys.stderr, flush=True)
+    content = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["python", "-m", "benchmarks.misreports", *sys.argv[1:]]),
+        **machine(("numpy", "scipy", "jsam")),
+        "seconds": round(time.monotonic() - begun),
+        "gain_bar": GAIN_BAR,
+        **asdict(found),
+        "kinds": dict(sorted(found.kinds.items())),
+        "mechanisms": dict(sorted(found.mechanisms.items())),
+    }
     text = json.dumps(content, indent=2, ensure_ascii=False)
     print(text)
     if options.json is not None:

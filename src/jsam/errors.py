@@ -27,6 +27,10 @@ class DivergentPaymentError(InputError):
     """A prior whose tail is so heavy that a client who is never dropped would be owed an infinite amount."""
 
 
+class NotFiniteError(InputError, OverflowError):
+    """A market whose ε or payments are no finite numbers, as where they get too large for floating-point."""
+
+
 class ReportError(InputError):
     """One client's report that cannot be used; `client` is its position."""
 

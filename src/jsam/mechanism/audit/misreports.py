@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jsam.mechanism._arrays import FloatArray
+from jsam.mechanism._arrays import BoolArray, FloatArray
 from jsam.mechanism.audit.virtual_costs import spikes
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families.base import Mechanism
@@ -23,6 +23,7 @@ BESIDE = 1e-9  # how far beside another's report, relatively: ranks switch there
 NEIGHBOURS = 8
 STEPS = 6  # of the largest falls of ε whose two sides are asked about
 ZOOM = 12
+LARGEST = 640.0  # of log F − log f: beyond, a virtual cost is near the largest double or infinite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -106,9 +107,16 @@ def support_for_lies(prior: Any, truth: float) -> tuple[float, float]:
     """The lowest and highest report to try: an end of the support where v is finite there, else a far quantile."""
     bottom, top = (float(x) for x in prior.support())
     low = bottom if bottom > 0 else float(prior.ppf(EDGE))
-    closed = math.isfinite(top) and math.isfinite(float(prior.logpdf(top)))
+    closed = math.isfinite(top) and bool(priced(prior, np.array([top]))[0])
     high = top if closed else float(prior.isf(EDGE))
     return min(low, truth), max(high, truth)
+
+
+def priced(prior: Any, z: FloatArray) -> BoolArray:
+    """Where a virtual cost is a number; elsewhere the density has vanished, and no report can be answered."""
+    with np.errstate(all="ignore"):
+        log_pdf = np.asarray(prior.logpdf(z), dtype=np.float64)
+        return np.isfinite(log_pdf) & ~(np.asarray(prior.logcdf(z)) - log_pdf > LARGEST)
 
 
 def probe(
@@ -209,8 +217,7 @@ def _far_out(market: Market, client: int) -> FloatArray:
     prior = prior_of(market, client)
     low, high = support_for_lies(prior, float(market.sensitivities[client]))
     points = np.concatenate([high * (1 - TAILS), low * (1 + TAILS), prior.isf(TAILS), prior.ppf(TAILS)])
-    # Where the density vanishes v is infinite: no report there can be answered.
-    possible = np.isfinite(prior.logpdf(points)) & (points >= SMALLEST) & np.isfinite(points)
+    possible = priced(prior, points) & (points >= SMALLEST) & np.isfinite(points)
     return np.unique(points[possible])
 
 

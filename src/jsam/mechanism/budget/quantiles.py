@@ -15,7 +15,7 @@ import numpy as np
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.market import SMALLEST
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
-from jsam.mechanism.priors import is_uniform
+from jsam.mechanism.priors import is_uniform, log_below
 
 # Beyond these quantiles, at either end, no market is drawn.
 LEAST = 1e-12
@@ -98,7 +98,7 @@ class QuantileTable:
 
 
 def _at(cost: VirtualCost, z: FloatArray) -> tuple[FloatArray, FloatArray]:
-    return np.exp(np.asarray(cost.prior.logcdf(z), dtype=np.float64)), np.asarray(cost(z), dtype=np.float64)
+    return np.exp(log_below(cost.prior, z)), np.asarray(cost(z), dtype=np.float64)
 
 
 def _too_wide(below: FloatArray, z: FloatArray, v: FloatArray) -> FloatArray:

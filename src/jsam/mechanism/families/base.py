@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol, Self
 
 import numpy as np
 
-from jsam.errors import InputError, NotSupportedError, ReportError
+from jsam.errors import InputError, NotFiniteError, NotSupportedError, ReportError
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.bound import BiasRule
 from jsam.mechanism.contract import Contract
@@ -59,7 +59,21 @@ def plan(market: Market, mechanism: Mechanism, *, payments: bool = True, progres
     >>> contract.selection_probs.round(3).tolist(), contract.num_selected
     ([0.667, 0.333, 0.0], 2)
     """
-    return mechanism.plan(market, payments=payments, progress=progress)
+    contract = mechanism.plan(market, payments=payments, progress=progress)
+    _refuse_what_is_not_finite(contract)
+    return contract
+
+
+def _refuse_what_is_not_finite(contract: Contract) -> None:
+    """No contract leaves here that promises ε or a payment that is no finite number."""
+    for what, values in (("ε", contract.epsilons), ("a payment", contract.payments)):
+        if values is None or (finite := np.isfinite(values)).all():
+            continue
+        k = int(finite.argmin())
+        raise NotFiniteError(
+            f"{contract.mechanism} gives client {contract.ids[k]!r} {what} of {values[k]:g}: the numbers get too large"
+            " for floating-point, or the prior gives none where they are needed"
+        )
 
 
 class Replanning:
@@ -181,7 +195,7 @@ class RangeMechanism(Weights, ABC):
         paid = error = None
         if payments:
             paid, error = self._pay(market, active, own, eps, allocation.objective, progress)
-        return Contract(
+        contract = Contract(
             mechanism=self.name,
             truthful=self.truthful,
             names=None if market.ids is None else tuple(market.ids),
@@ -197,6 +211,8 @@ class RangeMechanism(Weights, ABC):
             runner_up=allocation.runner_up,
             payment_error_bound=error,
         )
+        _refuse_what_is_not_finite(contract)
+        return contract
 
     def _answers(self, market: Market, active: IntArray, v: FloatArray, client: int | None = None) -> Answers:
         """What decides, for these virtual costs of the active clients; `client` is the one who is going to move."""

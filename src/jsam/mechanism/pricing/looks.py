@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from jsam.errors import InputError
 from jsam.mechanism._arrays import BoolArray, Columns, FloatArray, IntArray
 from jsam.mechanism.pricing.pieces import Pieces
-from jsam.mechanism.priors import Prior
+from jsam.mechanism.priors import Prior, log_below, log_beyond
 
 QUANTILES, STEPS = 64, 16  # first looks: quantiles, and equal steps between them
 MOST_LOOKS = 1 << 13
@@ -43,9 +44,25 @@ class _Looks(Columns):
     @classmethod
     def at(cls, prior: Prior, formula: Formula, z: FloatArray) -> _Looks:
         with np.errstate(all="ignore"):
-            below = np.exp(np.asarray(prior.logcdf(z), dtype=np.float64))
+            below = np.exp(log_below(prior, z))
             beyond = _beyond(prior, z, below)
         return cls(z=z, v=formula(z), below=below, beyond=beyond)
+
+    @property
+    def known(self) -> BoolArray:
+        """Where the prior gives numbers; elsewhere it was not seen."""
+        return ~(np.isnan(self.v) | np.isnan(self.below) | np.isnan(self.beyond))
+
+    @property
+    def settled(self) -> _Looks:
+        """The same with probabilities that never fall or never rise, whatever their rounding, and only those looks
+        that have some probability since the last.
+
+        Where there is none only the first look counts: H jumps at the next.
+        """
+        below, beyond = np.maximum.accumulate(self.below), np.minimum.accumulate(self.beyond)
+        looks = _Looks(z=self.z, v=self.v, below=below, beyond=beyond)
+        return looks.some(np.append(True, looks.masses > 0))
 
     @property
     def near_side(self) -> FloatArray:
@@ -74,7 +91,7 @@ class _Looks(Columns):
 def _beyond(prior: Prior, z: FloatArray, below: FloatArray) -> FloatArray:
     own: Any = prior
     if hasattr(own, "logsf"):
-        return np.exp(np.asarray(own.logsf(z), dtype=np.float64))
+        return np.exp(log_beyond(prior, z))
     if hasattr(own, "sf"):
         return np.asarray(own.sf(z), dtype=np.float64)
     return np.asarray(1 - below)
@@ -82,9 +99,10 @@ def _beyond(prior: Prior, z: FloatArray, below: FloatArray) -> FloatArray:
 
 def looked_at(prior: Prior, formula: Formula, far: float) -> tuple[Pieces, list[tuple[float, float]]]:
     """v from the bottom of the support to `far`, and where its ironed stretches begin and end."""
-    looks = _refined(prior, formula, _Looks.at(prior, formula, _first(prior, far)))
-    # Where no probability lies between two looks only the first counts: H jumps at the next.
-    looks = looks.some(np.append(True, looks.masses > 0))
+    first_looks = _Looks.at(prior, formula, _first(prior, far))
+    looks = _refined(prior, formula, first_looks.some(first_looks.known)).settled
+    if len(looks.z) < 2:
+        raise InputError("the prior's density and distribution function give no numbers, or no probability anywhere")
     slopes, masses = looks.slopes, looks.masses
     noise = FALL + 2 * looks.noise / masses
     first, level, fell = _pooled(slopes, masses, noise)
@@ -97,8 +115,13 @@ def looked_at(prior: Prior, formula: Formula, far: float) -> tuple[Pieces, list[
     starts = np.clip(looks.v[:-1], before, np.where(alone, own, after))
     ends = np.clip(looks.v[1:], np.where(alone, own, before), after)
     starts, ends = np.where(flat, own, starts), np.where(flat, own, ends)
-    ends[-1] = ends[-1] if math.isfinite(ends[-1]) else max(own[-1], starts[-1])
-    edges = looks.z
+    # Where the density has underflowed v has no number of its own, only the mean.
+    starts, ends = (np.where(np.isfinite(values), values, own) for values in (starts, ends))
+    some = np.isfinite(own)
+    count = len(some) if some.all() else int(some.argmin())
+    if count == 0:
+        raise InputError("the prior's density and distribution function give no finite virtual cost")
+    edges, starts, ends = looks.z[: count + 1], starts[:count], ends[:count]
     if edges[-1] < far:  # no probability lies up there, and v stays
         edges, starts, ends = np.append(edges, far), np.append(starts, ends[-1]), np.append(ends, ends[-1])
     stretches = zip(looks.z[first[fell]].tolist(), looks.z[last[fell]].tolist(), strict=True)
@@ -142,6 +165,7 @@ def _refined(prior: Prior, formula: Formula, looks: _Looks) -> _Looks:
         which = np.flatnonzero(wide & (middle > a) & (middle < b) & ~inside & (at_end | ~np.isin(a, straight)))
         new = _Looks.at(prior, formula, middle[which])
         off = np.where((at_end & (b - a > ENDS * b))[which], np.inf, _off(looks, which, new))
+        off = np.where(new.known, off, 0.0)
         straight = np.append(straight, a[which[off <= 1]])
         worst = np.argsort(-off, kind="stable")[: max(MOST_LOOKS - len(looks.z), int(np.isinf(off).sum()))]
         worst = worst[off[worst] > 1]

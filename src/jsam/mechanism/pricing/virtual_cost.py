@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
+from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.pricing.histogram import breakpoints, histogram_cost
 from jsam.mechanism.pricing.looks import looked_at
 from jsam.mechanism.pricing.pieces import Pieces
 from jsam.mechanism.pricing.regular import is_proved_regular, kinks_of
-from jsam.mechanism.priors import Prior, is_uniform, validate_prior
+from jsam.mechanism.priors import Prior, is_uniform, log_below, validate_prior
+
+# A smaller distribution function may have lost digits on its way, so that F/f falls: there it counts as 0.
+SMALLEST = 1e-240
+# A larger F/f counts as infinite: the density has vanished, or all but.
+LARGEST = 1e280
+# Probabilities beyond which a report is taken to be far out, the first that the prior can tell.
+TAILS = (1e-280, 1e-150, 1e-60, 1e-15, 1e-12, 1e-9, 1e-6, 1e-3, 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +70,10 @@ class VirtualCost:
         elif is_proved_regular(prior):
             return replace(by_formula, kinks=kinks_of(prior))
         else:
-            pieces, stretches = looked_at(prior, by_formula, by_formula.far_report())
+            # Lines between looks go on where the density has underflowed, to the last report before the top.
+            closed = math.isinf(top) or math.isfinite(by_formula.at_top)
+            far = by_formula.far_report() if closed else math.nextafter(top, 0.0)
+            pieces, stretches = looked_at(prior, partial(_formula, prior), far)
         return replace(by_formula, pieces=pieces, flats=tuple(_flat(pieces, low, high) for low, high in stretches))
 
     @property
@@ -74,12 +87,22 @@ class VirtualCost:
             return np.asarray(a + b * z)
         if self.pieces is not None:
             return np.where(z > self.pieces.edges[-1], math.inf, self.pieces(z))
-        return _formula(self.prior, z)
+        v = _formula(self.prior, z)
+        if np.isnan(v).any():
+            where = float(np.ravel(z)[np.isnan(np.ravel(v)).argmax()])
+            raise InputError(f"the prior has no density or no distribution function at {where:g}: it gives nan")
+        return v
 
     @property
     def at_top(self) -> float:
         """v at the top of the support; infinite if the density vanishes there."""
-        return math.inf if math.isinf(self.top) else float(self(np.array([self.top]))[0])
+        return math.inf if math.isinf(self.top) else self._at(self.top)
+
+    def _at(self, report: float) -> float:
+        """v at one report; infinite where the prior gives no number."""
+        z = np.array([report])
+        v = float((self(z) if self.pieces is not None else _formula(self.prior, z))[0])
+        return math.inf if math.isnan(v) else v
 
     def report_at(self, v: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
         """The lowest report in [low, high] whose virtual cost reaches v, to rounding; high if none does.
@@ -120,17 +143,34 @@ class VirtualCost:
         return np.where(never, high, np.where(at_once, low, np.where(f1 >= 0, x1, x2)))
 
     def far_report(self) -> float:
-        """A report beyond which hardly any probability lies, as far out as doubles allow."""
-        if self.pieces is not None:
-            return float(self.pieces.edges[-1])
+        """A report with finite v beyond which hardly any probability lies, as far out as doubles allow."""
+        return float(self.pieces.edges[-1]) if self.pieces is not None else self._far
+
+    @cached_property
+    def _far(self) -> float:
         if math.isfinite(self.top):
-            return self.top if math.isfinite(self.at_top) else math.nextafter(self.top, 0.0)
-        for mass in (1e-280, 1e-150, 1e-60, 1e-15):
-            with np.errstate(over="ignore"):
+            for z in (self.top, math.nextafter(self.top, 0.0)):
+                if math.isfinite(self._at(z)):
+                    return z
+        low = self._far_quantile()
+        if math.isinf(self.top):
+            return low
+        # The density underflows below the top of the support. Positive doubles are in the order of their bits.
+        good, bad = (int(np.float64(z).view(np.int64)) for z in (low, self.top))
+        while bad - good > 1:
+            middle = good + (bad - good) // 2
+            finite = math.isfinite(self._at(float(np.int64(middle).view(np.float64))))
+            good, bad = (middle, bad) if finite else (good, middle)
+        return float(np.int64(good).view(np.float64))
+
+    def _far_quantile(self) -> float:
+        for mass in TAILS:
+            z = math.nan
+            with np.errstate(all="ignore"), contextlib.suppress(OverflowError):  # scipy's own, far out
                 z = float(self.prior.isf(mass))
-            if math.isfinite(z) and self(np.array([z]))[0] < 1e280:
+            if math.isfinite(z) and self.bottom < z <= self.top and self._at(z) < LARGEST:
                 return z
-        return float(self.prior.isf(1e-12))
+        raise InputError("the prior's density and distribution function give no finite virtual cost")
 
 
 def _flat(pieces: Pieces, low: float, high: float) -> Flat:
@@ -143,7 +183,8 @@ def _flat(pieces: Pieces, low: float, high: float) -> Flat:
 def _formula(prior: Prior, z: FloatArray) -> FloatArray:
     """c + F/f in log space: far out both underflow while their ratio does not."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        log_cdf, log_pdf = np.asarray(prior.logcdf(z)), np.asarray(prior.logpdf(z))
+        log_cdf, log_pdf = log_below(prior, z), np.asarray(prior.logpdf(z))
         ratio = np.exp(log_cdf - log_pdf)
     # No mass below: nothing is paid for not knowing. No density here: the client costs infinitely much.
-    return np.asarray(z + np.where(np.isneginf(log_cdf), 0.0, np.where(np.isneginf(log_pdf), np.inf, ratio)))
+    no_density = np.isneginf(log_pdf) | (ratio > LARGEST)
+    return np.asarray(z + np.where(log_cdf < math.log(SMALLEST), 0.0, np.where(no_density, np.inf, ratio)))

@@ -14,7 +14,7 @@ from jsam.errors import InputError
 from jsam.mechanism._modules import members_of
 from jsam.mechanism.priors.base import Prior, PriorKind, numbers_in, validate_prior
 from jsam.mechanism.priors.empirical import EmpiricalPrior, read_reports
-from jsam.mechanism.priors.scipy_stats import frozen, scipy_family, scipy_identity
+from jsam.mechanism.priors.scipy_stats import frozen, log_below, log_beyond, scipy_family, scipy_identity
 from jsam.mechanism.priors.uniform import UniformPrior, is_uniform
 
 __all__ = [
@@ -25,6 +25,8 @@ __all__ = [
     "file_of_prior",
     "identity_of",
     "is_uniform",
+    "log_below",
+    "log_beyond",
     "parse_prior",
     "read_reports",
     "scipy_family",

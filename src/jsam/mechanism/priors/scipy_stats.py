@@ -6,11 +6,13 @@ Importing `scipy.stats` takes longer than a plan does, so it is imported only fo
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from jsam.errors import InputError
+from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.priors.base import Prior, validate_prior
 
 
@@ -52,3 +54,49 @@ def frozen(name: str, args: list[float], named: dict[str, float]) -> Prior:
     if np.isnan(ends_and_middle).any() or not np.isfinite(ends_and_middle[2]):
         raise InputError("these parameters make no distribution")
     return validate_prior(prior)
+
+
+def log_below(prior: Any, z: FloatArray) -> FloatArray:
+    """The logarithm of the distribution function: what `prior.logcdf` gives, sooner.
+
+    The default of scipy may find the median anew for every number, in many families by root-finding; here it is found
+    once.
+    """
+    median = _default_median(prior, "_logcdf")
+    if median is None:
+        return np.asarray(prior.logcdf(z), dtype=np.float64)
+    low = _standard(prior, z) < median
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.where(low, np.log(prior.cdf(z)), np.log1p(-prior.sf(z))), dtype=np.float64)
+
+
+def log_beyond(prior: Any, z: FloatArray) -> FloatArray:
+    """The logarithm of the probability beyond: what `prior.logsf` gives, sooner."""
+    median = _default_median(prior, "_logsf")
+    if median is None:
+        return np.asarray(prior.logsf(z), dtype=np.float64)
+    high = _standard(prior, z) > median
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.where(high, np.log(prior.sf(z)), np.log1p(-prior.cdf(z))), dtype=np.float64)
+
+
+def _standard(prior: Any, z: FloatArray) -> FloatArray:
+    """Reports without the prior's shift and scale, as scipy computes them."""
+    _, loc, scale = prior.dist._parse_args(*prior.args, **prior.kwds)
+    return np.asarray((z - loc) / scale)
+
+
+def _default_median(prior: Any, method: str) -> float | None:
+    """The median of the standard form, if the prior is of a family of scipy that leaves this method at its default."""
+    family, stats = scipy_family(prior), sys.modules.get("scipy.stats")
+    if family is None or stats is None or getattr(type(prior.dist), method) is not getattr(stats.rv_continuous, method):
+        return None
+    shapes, _, scale = prior.dist._parse_args(*prior.args, **prior.kwds)
+    if np.ndim(scale) or any(np.ndim(shape) for shape in shapes):
+        return None
+    return _median(family, tuple(float(shape) for shape in shapes))
+
+
+@lru_cache(maxsize=4096)
+def _median(family: str, shapes: tuple[float, ...]) -> float:
+    return float(getattr(sys.modules["scipy.stats"], family).ppf(0.5, *shapes))

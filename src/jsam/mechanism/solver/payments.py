@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jsam.errors import DivergentPaymentError
+from jsam.errors import DivergentPaymentError, NotSupportedError
 from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
 from jsam.mechanism.pricing.pieces import Pieces
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
@@ -26,6 +26,7 @@ AFFINE_LEAF = 256  # without a mesh larger blocks are quicker
 FIRST_CELLS = 4
 MOST_CELLS = 1024
 TOLERANCE = 1e-7  # of a payment, certified; the actual error is smaller still
+LIGHT = 1.2  # a tail along which ε falls by this power of the report ends far within what doubles hold
 LOST_DIGITS = 1e-9  # of a payment: a larger rounding error asks for another way
 
 Progress = Callable[[int], None]
@@ -118,6 +119,8 @@ def _integrate(
                 bound,
                 allowed=tolerance * (reports * first_eps + value),
             )
+        elif never:
+            value, bound = _up_to_the_top(cost, far, end_eps, value, bound)
         return value, bound + rounding
     width = end - start
     rounding = ROUNDING * end_value * np.divide(stop - reports, width, out=np.zeros_like(width), where=width > 0)
@@ -151,7 +154,7 @@ def _integrate(
         allowed = tolerance * (reports * first_eps + value)
         outmost = cells.some(int(cells.lefts.argmax()))
         return _with_tail(outmost.end_reports, outmost.end_epsilons, value, bound, allowed=allowed)
-    return value, bound
+    return _up_to_the_top(cost, far, end_eps, value, bound) if never else (value, bound)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +229,14 @@ def _stop_rounding(pieces: Pieces, span: Stretch) -> FloatArray:
     return np.asarray(np.minimum(ROUNDING * span.G_high * slope, span.eps_high * widths[around].max(axis=0)))
 
 
+def _up_to_the_top(
+    cost: VirtualCost, far: FloatArray, eps: FloatArray, value: FloatArray, bound: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """The integral with what lies between the last report of finite v and the top: ε falls, to no less than 0."""
+    half = eps * np.maximum(cost.top - far, 0.0) / 2
+    return value + half, bound + half
+
+
 def _with_tail(
     z: FloatArray, eps: FloatArray, value: FloatArray, bound: FloatArray, *, allowed: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
@@ -235,6 +246,13 @@ def _with_tail(
         tail = np.where(power > 1, eps[:, 1] * z[:, 1] / (power - 1), np.inf)
     tail = np.where(eps[:, 1] == 0, 0.0, tail)
     if not np.all(tail <= np.maximum(allowed, 1e-300)):
+        if power.min() > LIGHT:
+            raise NotSupportedError(
+                "the prior tells too little of its tail: some client can never be dropped here, and of what it is owed"
+                f" {float((tail / (value + tail)).max()):.1g} lies beyond reports of {float(z[:, 1].min()):.3g}, where"
+                " the prior's distribution function is 1; use bounded support, or a mechanism that can drop any client"
+                " (jsam, its caps allowing)"
+            )
         raise DivergentPaymentError(
             "the prior's tail makes payments diverge: some client can never be dropped here, and its ε falls only like"
             f" report^-{float(power.min()):.3g} (clearly faster than report^-1 is needed); use a prior with a lighter"
