@@ -68,7 +68,7 @@ class PublicInputs:
     def from_dict(cls, stored: Any) -> PublicInputs:
         """The inverse of `as_dict`."""
         own = {field.name for field in fields(cls)} - {"rules"}
-        unsaid = {name for name in LATER if name not in stored}
+        unsaid = {name for name in LATER if not (isinstance(stored, Mapping) and name in stored)}
         flat = exactly({*RULE_NAMES, "budget_seed", *own} - {"seed"} - unsaid, stored, "public")
         constant = None if flat["budget"] is not None else flat["loss_weight"]
         rules = rules_of({**flat, "loss_weight": constant, "seed": flat["budget_seed"]})
