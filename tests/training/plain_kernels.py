@@ -15,7 +15,9 @@ from torch import Tensor  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 _PACKAGE = "jsam.training.clipping.gpu"
-_BUILT_ON_KERNELS = tuple(f"{_PACKAGE}.{name}" for name in ("activation", "convolve", "conv_rule", "bf16"))
+_BUILT_ON_KERNELS = tuple(
+    f"{_PACKAGE}.{name}" for name in ("activation", "convolve", "card_sums", "conv_rule", "linear_rule", "bf16")
+)
 
 
 class _Kernel:
@@ -93,9 +95,27 @@ def _sample_gradients(x: Tensor, g: Tensor, kept: Tensor, bias: Tensor, parts: T
         bias.copy_(g.sum(2))
 
 
-def _weighted_sum(rows: Tensor, factors: Tensor, parts: Tensor, _n: int, _size: int, share: int, **_given: Any) -> None:
-    for part, some, their in zip(parts, torch.split(rows, share), torch.split(factors, share), strict=True):
+def _weighted_sum(
+    rows: Tensor, factors: Tensor, out: Tensor, _n: int, _size: int, share: int, *, WEIGHTED: bool, **_given: Any
+) -> None:
+    if not WEIGHTED:
+        out.copy_(rows.sum(0))
+        return
+    for part, some, their in zip(out, torch.split(rows, share), torch.split(factors, share), strict=True):
         part.copy_(torch.where(their[:, None] != 0, some.double() * their[:, None], 0.0).sum(0))
+
+
+def _outer_sum(g: Tensor, x: Tensor, factors: Tensor, out: Tensor, *sizes: int, BIAS: bool, **_given: Any) -> None:
+    shares = (torch.split(values, sizes[-1]) for values in (g, x, factors))
+    for part, left, right, their in zip(out, *shares, strict=True):
+        counts = their[:, None] != 0
+        left, right = torch.where(counts, left.double() * their[:, None], 0.0), torch.where(counts, right.double(), 0.0)
+        part.copy_(torch.cat([(left.t() @ right).flatten(), *([left.sum(0)] if BIAS else [])]))
+
+
+def _outer_norms(g: Tensor, x: Tensor, norms: Tensor, *_: int, WEIGHT: bool, BIAS: bool, **_given: Any) -> None:
+    other = (x.double().square().sum(1) + BIAS).sqrt() if WEIGHT else 1.0
+    norms.copy_(g.double().norm(dim=1) * other)
 
 
 @contextlib.contextmanager
@@ -106,7 +126,8 @@ def plain_kernels() -> Iterator[None]:
     module: Any = ModuleType(names[0])
     module.activate_kernel, module.activate_backward_kernel = _Kernel(_activate), _Kernel(_activate_backward)
     module.convolve_kernel, module.sample_gradients_kernel = _Kernel(_convolve), _Kernel(_sample_gradients)
-    module.weighted_sum_kernel = _Kernel(_weighted_sum)
+    module.weighted_sum_kernel, module.outer_sum_kernel = _Kernel(_weighted_sum), _Kernel(_outer_sum)
+    module.outer_norms_kernel, module.MULTIPLIES_FP64 = _Kernel(_outer_norms), True
     sys.modules[names[0]] = module
     try:
         yield

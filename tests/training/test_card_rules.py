@@ -27,7 +27,7 @@ from jsam.training.clipping.clipped_sum import (  # noqa: E402
     clip_factors,
 )
 from jsam.training.clipping.gpu import fits_kernels, runs_kernels  # noqa: E402
-from jsam.training.clipping.gpu.tiles import share_for, tile_for  # noqa: E402
+from jsam.training.clipping.gpu.tiles import most_outer_rows, outer_share_for, share_for, tile_for  # noqa: E402
 from jsam.training.clipping.layers.layer_rule import row_norms  # noqa: E402
 from jsam.training.clipping.precision import PRECISIONS, checked_precision, precision_for  # noqa: E402
 from jsam.training.clipping.sums import add_in_order  # noqa: E402
@@ -205,6 +205,20 @@ def test_a_weighted_sum_is_shared_out_to_whole_steps_and_enough_programs(n: int,
     assert 16 * parts <= 2 * n / 7 or parts == 1
     assert share.rows / share.step + share.step + parts <= LONGEST_CHAIN
     assert parts * -(-size // share.columns) >= min(1400, 2 * (n // 64)) or parts == 128
+
+
+@pytest.mark.parametrize("n", [1, 33, 6000, 1 << 20])
+@pytest.mark.parametrize(("outputs", "size"), [(1, 1), (10, 32), (32, 512), (128, 2048), (50_000, 50_000)])
+def test_a_sum_of_outer_products_has_no_longer_chains_than_the_margin_counts(n: int, outputs: int, size: int) -> None:
+    n = min(n, most_outer_rows(outputs, size))
+    _, share = outer_share_for(n, outputs, size)
+    parts = -(-n // share.rows)
+    assert share.rows % share.step == 0
+    assert share.rows + parts <= LONGEST_CHAIN
+    # Of the memory that a small card has.
+    assert parts == 1 or parts * outputs * size <= 1 << 27
+    # In a bias entry the rows of a step are added last.
+    assert share.rows // share.step + share.step + parts <= LONGEST_CHAIN
 
 
 @pytest.mark.parametrize("sort", [False, True])

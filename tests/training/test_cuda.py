@@ -235,7 +235,7 @@ def test_no_example_passes_the_clipping_norm_where_rounding_makes_it_longer() ->
 
 @pytest.mark.parametrize(("n", "size"), [(1, 1), (97, 6661), (6000, 1024), (6000, 8192), (500, 147_456)])
 def test_the_weighted_sum_of_bf16_rows_agrees_with_torchs_and_repeats(n: int, size: int) -> None:
-    from jsam.training.clipping.gpu.conv_rule import weighted_sum
+    from jsam.training.clipping.gpu.card_sums import weighted_sum
 
     source = torch.Generator(device=CUDA).manual_seed(n)
     rows = torch.randn(n, size, device=CUDA, generator=source).bfloat16()
@@ -248,8 +248,33 @@ def test_the_weighted_sum_of_bf16_rows_agrees_with_torchs_and_repeats(n: int, si
         torch.testing.assert_close(found.float(), torch.mv(rows.float().t(), factors), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("n", "outputs", "size"), [(1, 1, 1), (97, 13, 61), (6000, 10, 32), (6000, 32, 512), (16_000, 128, 2048)]
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_sum_of_outer_products_agrees_with_torchs_and_repeats(n: int, outputs: int, size: int, bias: bool) -> None:
+    from jsam.training.clipping.gpu.card_sums import outer_norms, outer_sum
+
+    source = torch.Generator(device=CUDA).manual_seed(n)
+    g, x = (torch.randn(n, side, device=CUDA, generator=source) for side in (outputs, size))
+    factors = torch.rand(n, device=CUDA, generator=source).double()
+    norms = torch.empty(n, device=CUDA)
+    outer_norms(norms, g, x, bias=bias)
+    exact = g.double().norm(dim=1) * (x.double().square().sum(1) + bias).sqrt()
+    torch.testing.assert_close(norms, exact.float(), rtol=2e-7, atol=0)
+    if n > 1:
+        # What counts as nothing may hold anything.
+        factors[n // 2] = 0.0
+        g[n // 2], x[n // 2, 0] = torch.nan, torch.inf
+    found = outer_sum(g, x, factors, bias=bias)
+    assert torch.equal(found, outer_sum(g, x, factors, bias=bias))
+    scaled = (g.double() * factors[:, None]).nan_to_num()
+    expected = torch.cat([(scaled.t() @ x.double().nan_to_num(posinf=0.0)).flatten(), *([scaled.sum(0)] * bias)])
+    assert float((found - expected).abs().max()) <= 1e-13 * n
+
+
 def test_rows_beyond_two_to_the_31_entries_are_summed() -> None:
-    from jsam.training.clipping.gpu.conv_rule import weighted_sum
+    from jsam.training.clipping.gpu.card_sums import weighted_sum
 
     n, size = 15_000, 147_456
     if torch.cuda.mem_get_info()[0] < 3 * n * size:

@@ -6,6 +6,7 @@ test_cuda.py.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from importlib import import_module
@@ -24,7 +25,7 @@ from jsam.training.clipping import ClippingEngine  # noqa: E402
 from jsam.training.clipping.chunk_worker import Worker  # noqa: E402
 from jsam.training.clipping.clipped_sum import LONGEST_CHAIN  # noqa: E402
 from jsam.training.clipping.gpu import cuda_rules, forward  # noqa: E402
-from jsam.training.clipping.layers import Call  # noqa: E402
+from jsam.training.clipping.layers import RULES, Call  # noqa: E402
 from jsam.training.clipping.workspace import Workspace  # noqa: E402
 from jsam.training.models import build_model  # noqa: E402
 from tests.oracles.clipping import ClientBatch, reference_clipped_sum  # noqa: E402
@@ -104,7 +105,7 @@ def test_gradients_in_fp32_are_kept_in_fp32() -> None:
 )
 def test_a_weighted_sum_is_right_to_fp64_and_repeats(n: int, size: int) -> None:
     """One to sixteen shares of rows, the last one ragged; columns that fill no block."""
-    from jsam.training.clipping.gpu.conv_rule import weighted_sum
+    from jsam.training.clipping.gpu.card_sums import weighted_sum
 
     source = torch.Generator().manual_seed(n)
     # What lies behind the rows in memory is not looked at.
@@ -122,13 +123,72 @@ def test_a_weighted_sum_is_right_to_fp64_and_repeats(n: int, size: int) -> None:
 
 
 def test_rows_with_factor_0_are_not_looked_at() -> None:
-    from jsam.training.clipping.gpu.conv_rule import weighted_sum
+    from jsam.training.clipping.gpu.card_sums import weighted_sum
 
     rows = torch.full((70, 300), torch.nan)
     rows[3], rows[66] = 1.0, 2.0
     factors = torch.zeros(70, dtype=torch.float64)
     factors[3], factors[66] = 0.5, 0.25
     assert torch.equal(weighted_sum(rows, factors), torch.ones(300, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("n", "outputs", "size", "bias"), [(1, 1, 1, True), (33, 10, 32, True), (130, 17, 65, False), (600, 70, 5, True)]
+)
+def test_a_sum_of_outer_products_is_right_to_fp64_and_repeats(n: int, outputs: int, size: int, bias: bool) -> None:
+    """Sides that fill no tile, rows that fill no share, and rows with factor 0 that hold anything."""
+    from jsam.training.clipping.gpu.card_sums import outer_norms, outer_sum
+
+    source = torch.Generator().manual_seed(n)
+    g, x = torch.randn(n, outputs, generator=source), torch.randn(n, size, generator=source)
+    factors = torch.rand(n, generator=source).double()
+    rows = torch.cat([(g.double()[:, :, None] * x.double()[:, None, :]).flatten(1), *([g.double()] if bias else [])], 1)
+    norms = torch.empty(n, dtype=torch.float64)
+    outer_norms(norms, g, x, bias=bias)
+    torch.testing.assert_close(norms, rows.norm(dim=1), rtol=1e-13, atol=0)
+    rows *= factors[:, None]
+    if n > 40:
+        for i, value in ((3, torch.nan), (35, torch.inf)):
+            factors[i], rows[i], g[i], x[i, 0] = 0.0, 0.0, value, value
+    found = outer_sum(g, x, factors, bias=bias)
+    assert torch.equal(found, outer_sum(g, x, factors, bias=bias))
+    # One more rounding than a sum of rows: the factor goes into one side.
+    bound = 2.0**-53 * (LONGEST_CHAIN + n + 2) * rows.abs().sum(0)
+    assert bool(((found - rows.sum(0)).abs() <= bound).all())
+
+
+@pytest.mark.parametrize("trained", ["both", "weight", "bias"])
+def test_a_linear_layer_agrees_with_its_plain_rule(trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In two chunks, the second in pieces, with gradients whose squares fp32 has no range for."""
+    linear = import_module("jsam.training.clipping.gpu.linear_rule")
+    monkeypatch.setattr(linear, "most_outer_rows", lambda outputs, size: 30)
+    layer = nn.Linear(20, 7)
+    for key, value in layer.named_parameters():
+        value.requires_grad_(trained in ("both", key))
+    source = torch.Generator().manual_seed(2)
+    x, g = torch.randn(70, 20, generator=source) * 1e19, torch.randn(70, 7, generator=source) * 1e-23
+    g[50, 3] = torch.nan
+    found = []
+    for rules in (cuda_rules("fp32"), RULES):
+        worker = Worker({"": layer}, rules)
+        norms = [
+            worker.add_chunk({"": [Call(x[part], g[part])]}, torch.full((len(x[part]),), 0.25), 1e-4)
+            for part in (slice(0, 25), slice(25, 70))
+        ]
+        found.append((torch.cat(norms), worker.gradients()))
+    (norms, ours), (their_norms, theirs) = found
+    torch.testing.assert_close(norms, their_norms, rtol=1e-6, atol=0)
+    assert ours.keys() == theirs.keys()
+    for key in ours:
+        torch.testing.assert_close(ours[key], theirs[key], rtol=1e-5, atol=1e-9)
+
+
+def test_the_norms_of_a_bias_are_in_fp64() -> None:
+    """Of gradients whose squares fp32 takes for 0."""
+    layer = nn.Conv2d(1, 80, 1)
+    g = torch.full((2, 80, 1, 2), 1e-25)
+    norms, _ = clipped(layer, Call(torch.zeros(2, 1, 1, 2), g), torch.ones(2), 1.0)
+    torch.testing.assert_close(norms, torch.full((2,), 2e-25 * math.sqrt(80), dtype=norms.dtype), rtol=1e-6, atol=0)
 
 
 def test_no_example_passes_the_clipping_norm_where_rounding_makes_it_longer() -> None:

@@ -56,7 +56,8 @@ class Worker:
             factors = Factors.of(norms[start:stop], weights[start:stop], clip_norm)
             for rule, _ in active:
                 rule.add(start, stop, factors)
-        factors = Factors.of(norms, weights, clip_norm)
+        if block < n:
+            factors = Factors.of(norms, weights, clip_norm)
         for rule, _ in active:
             rule.finish(factors)
         return torch.nan_to_num(norms, nan=torch.inf, posinf=torch.inf)

@@ -28,5 +28,6 @@ def fits_kernels(capability: Capability | None) -> bool:
 def cuda_rules(precision: Precision) -> dict[type[nn.Module], RuleMaker]:
     """Rules by module type; the convolution's computes gradients without patches in memory."""
     from jsam.training.clipping.gpu.conv_rule import KernelConvRule
+    from jsam.training.clipping.gpu.linear_rule import KernelLinearRule
 
-    return {**RULES, nn.Conv2d: partial(KernelConvRule, tf32=precision != "fp32")}
+    return {**RULES, nn.Conv2d: partial(KernelConvRule, tf32=precision != "fp32"), nn.Linear: KernelLinearRule}

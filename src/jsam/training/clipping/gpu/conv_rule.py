@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from jsam.training.clipping.gpu.activation import is_channels_last
-from jsam.training.clipping.gpu.kernels import sample_gradients_kernel, weighted_sum_kernel
-from jsam.training.clipping.gpu.tiles import Tile, share_for, tile_for
+from jsam.training.clipping.gpu.card_sums import outer_norms, weighted_sum
+from jsam.training.clipping.gpu.kernels import sample_gradients_kernel
+from jsam.training.clipping.gpu.tiles import Tile, tile_for
 from jsam.training.clipping.layers.conv import ConvRule
-from jsam.training.clipping.layers.layer_rule import BlockFloats, Call, row_norms
+from jsam.training.clipping.layers.layer_rule import BlockFloats, Call
 from jsam.training.clipping.sums import Factors
 from jsam.training.clipping.workspace import Workspace
 
@@ -77,7 +78,7 @@ class KernelConvRule(ConvRule):
         bias = parts.new_empty((n, self.rows)) if self.trains("bias") else None
         self._launch(calls[0], bias, parts)
         if bias is not None:
-            parts[-1] = row_norms(bias)
+            outer_norms(parts[-1], bias, None, bias=True)
         self._bias = bias
 
     def _launch(self, call: Call, bias: Tensor | None, parts: Tensor) -> None:
@@ -145,25 +146,6 @@ class KernelConvRule(ConvRule):
             self._sum("bias").join(weighted_sum(self._bias, values))
         self._call, self._bias = None, None
         del self._weights
-
-
-def weighted_sum(rows: Tensor, factors: Tensor) -> Tensor:
-    """Σ_i factors_i rows_i in fp64; rows with factor 0 are not looked at, whatever stands in them."""
-    n, size = rows.shape
-    share = share_for(n, size)
-    parts = factors.new_empty((-(-n // share.rows), size), dtype=torch.float64)
-    weighted_sum_kernel[(-(-size // share.columns), parts.shape[0])](
-        rows,
-        factors.double().contiguous(),
-        parts,
-        n,
-        size,
-        share.rows,
-        ROWS=share.step,
-        COLUMNS=share.columns,
-        num_warps=share.warps,
-    )
-    return parts.sum(dim=0)
 
 
 def _kept_type(call: Call) -> torch.dtype:

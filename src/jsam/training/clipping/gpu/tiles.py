@@ -50,6 +50,7 @@ class Share(NamedTuple):
     step: int
     rows: int
     warps: int
+    stages: int
 
 
 # Several times what a large card runs at once, so that few of its processors have nothing to do at the end.
@@ -68,7 +69,27 @@ def share_for(n: int, size: int) -> Share:
     columns, step = 256, 16
     shares = max(1, min(_MOST_SHARES, _PROGRAMS // -(-size // columns)))
     rows = -(-n // (shares * step)) * step
-    return Share(columns, step, min(_MOST_ROWS, max(_FEWEST_ROWS, rows)), 4)
+    return Share(columns, step, min(_MOST_ROWS, max(_FEWEST_ROWS, rows)), 4, 1)
+
+
+# Rows and shares are roundings on the way of what is added: together at most `LONGEST_CHAIN`.
+_MOST_OUTER_ROWS, _MOST_OUTER_SHARES = 128, 127
+_OUTER_PROGRAMS, _OUTER_ENTRIES = 512, 1 << 27
+
+
+def most_outer_rows(outputs: int, size: int) -> int:
+    """How many rows may be summed at once: within the chain, and with shares that do not fill a card's memory."""
+    return _MOST_OUTER_ROWS * max(1, min(_MOST_OUTER_SHARES, _OUTER_ENTRIES // (outputs * size)))
+
+
+def outer_share_for(n: int, outputs: int, size: int) -> tuple[int, Share]:
+    """Outputs of a program and its share of at most `most_outer_rows` outer products, by rule as above."""
+    high, wide = (min(64, max(16, next_power_of_two(side))) for side in (outputs, size))
+    step = 16
+    tiles = -(-outputs // high) * -(-size // wide)
+    shares = max(1, min(_MOST_OUTER_SHARES, _OUTER_PROGRAMS // tiles))
+    rows = -(-n // (shares * step)) * step
+    return high, Share(wide, step, min(_MOST_OUTER_ROWS, max(2 * step, rows)), 4, 3)
 
 
 def next_power_of_two(value: int) -> int:

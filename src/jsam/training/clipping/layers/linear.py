@@ -56,21 +56,26 @@ class LinearRule(ProductRule):
             return
         n = parts.shape[1]
         call = Call(calls[0].inputs.reshape(n, self.width), calls[0].grad_outputs.reshape(n, self.rows))
-        # ‖g aᵀ‖² + ‖g‖² = ‖g‖² (‖a‖² + 1). A single outer product cannot cancel, so it need not be formed.
-        norms = row_norms(call.grad_outputs)
-        if self.trains("weight"):
-            inputs = row_norms(call.inputs)
-            norms = norms * (torch.hypot(inputs, torch.ones_like(inputs)) if self.trains("bias") else inputs)
-        parts[0] = norms
+        self._write_norms(call, parts[0])
         self._single = call
 
     def finish(self, factors: Factors) -> None:
         if self._single is None:
             super().finish(factors)
             return
-        inputs, gradients = self._single
-        if self.trains("weight"):
-            self._sum("weight").add_products(gradients, inputs, factors, self.workspace)
-        if self.trains("bias"):
-            self._add_rows("bias", gradients, factors)
+        self._add_outer(self._single, factors)
         self._single = None
+
+    def _write_norms(self, call: Call, norms: Tensor) -> None:
+        # ‖g aᵀ‖² + ‖g‖² = ‖g‖² (‖a‖² + 1). A single outer product cannot cancel, so it need not be formed.
+        found = row_norms(call.grad_outputs)
+        if self.trains("weight"):
+            inputs = row_norms(call.inputs)
+            found = found * (torch.hypot(inputs, torch.ones_like(inputs)) if self.trains("bias") else inputs)
+        norms.copy_(found)
+
+    def _add_outer(self, call: Call, factors: Factors) -> None:
+        if self.trains("weight"):
+            self._sum("weight").add_products(call.grad_outputs, call.inputs, factors, self.workspace)
+        if self.trains("bias"):
+            self._add_rows("bias", call.grad_outputs, factors)
