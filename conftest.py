@@ -11,4 +11,4 @@ if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Outside of Linux there is no Triton.
-collect_ignore_glob = [] if find_spec("triton") else ["src/jsam/training/clipping/gpu/[abck]*.py"]
+collect_ignore_glob = [] if find_spec("triton") else ["src/jsam/training/clipping/gpu/[abckl]*.py"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from jsam.training.clipping.gpu.kernels import outer_norms_kernel, outer_sum_kernel, weighted_sum_kernel
+from jsam.training.clipping.gpu.card_sum_kernels import outer_norms_kernel, outer_sum_kernel, weighted_sum_kernel
 from jsam.training.clipping.gpu.tiles import outer_share_for, share_for
 
 

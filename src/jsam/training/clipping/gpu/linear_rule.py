@@ -5,12 +5,15 @@ from __future__ import annotations
 from torch import Tensor
 
 from jsam.training.clipping.chunking import spans
+from jsam.training.clipping.gpu.card_sum_kernels import MULTIPLIES_FP64
 from jsam.training.clipping.gpu.card_sums import outer_norms, outer_sum
-from jsam.training.clipping.gpu.kernels import MULTIPLIES_FP64
 from jsam.training.clipping.gpu.tiles import most_outer_rows
 from jsam.training.clipping.layers.layer_rule import Call
 from jsam.training.clipping.layers.linear import LinearRule
 from jsam.training.clipping.sums import Factors
+
+MOST_ENTRIES = 1 << 16
+"""Of a weight. The product of a larger one takes so long that copies in fp64 and many launches do not matter."""
 
 
 class KernelLinearRule(LinearRule):
@@ -21,10 +24,10 @@ class KernelLinearRule(LinearRule):
         outer_norms(norms, call.grad_outputs, inputs, bias=self.trains("bias"))
 
     def _add_outer(self, call: Call, factors: Factors) -> None:
-        if not (self.trains("weight") and MULTIPLIES_FP64):
+        entries, bias = self.rows * self.width, self.trains("bias")
+        if not (self.trains("weight") and MULTIPLIES_FP64 and entries <= MOST_ENTRIES):
             super()._add_outer(call, factors)
             return
-        entries, bias = self.rows * self.width, self.trains("bias")
         for start, stop in spans(len(call.inputs), most_outer_rows(self.rows, self.width)):
             total = outer_sum(
                 call.grad_outputs[start:stop], call.inputs[start:stop], factors.values[start:stop], bias=bias
