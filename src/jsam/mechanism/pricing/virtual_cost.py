@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -166,7 +167,9 @@ class VirtualCost:
     def _far_quantile(self) -> float:
         for mass in TAILS:
             z = math.nan
-            with np.errstate(all="ignore"), contextlib.suppress(OverflowError):  # scipy's own, far out
+            # So far out some of scipy's functions give up, with a warning or an error.
+            with np.errstate(all="ignore"), warnings.catch_warnings(), contextlib.suppress(OverflowError):
+                warnings.simplefilter("ignore")
                 z = float(self.prior.isf(mass))
             if math.isfinite(z) and self.bottom < z <= self.top and self._at(z) < LARGEST:
                 return z
