@@ -434,6 +434,10 @@ def searched(seed: int, number: int, *, caps: bool, integrate: bool) -> Found:
     try:
         case = random_case(rng, caps=caps)
         search(case, rng, found, integrate=integrate)
+    except InputError as error:
+        # Some shapes of some families give no numbers; only a market that was taken must be served.
+        found.refused, found.crashed = int(case is None), int(case is not None)
+        found.crashed_at = "" if case is None else f"seed {seed}, market {number}: {error}; {_named(case)}"
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what is searched for
         what = "its market" if case is None else _named(case)
         found.crashed, found.crashed_at = 1, f"seed {seed}, market {number}: {type(error).__name__}: {error}; {what}"
