@@ -99,9 +99,11 @@ def _beyond(prior: Prior, z: FloatArray, below: FloatArray) -> FloatArray:
 
 def looked_at(prior: Prior, formula: Formula, far: float) -> tuple[Pieces, list[tuple[float, float]]]:
     """v from the bottom of the support to `far`, and where its ironed stretches begin and end."""
-    first_looks = _Looks.at(prior, formula, _first(prior, far))
-    looks = _refined(prior, formula, first_looks.some(first_looks.known)).settled
-    if len(looks.z) < 2:
+    looks = _Looks.at(prior, formula, _first(prior, far))
+    looks = looks.some(looks.known)
+    if looks.masses.sum() > 0:
+        looks = _refined(prior, formula, looks).settled
+    if not looks.masses.sum() > 0:
         raise InputError("the prior's density and distribution function give no numbers, or no probability anywhere")
     slopes, masses = looks.slopes, looks.masses
     noise = FALL + 2 * looks.noise / masses

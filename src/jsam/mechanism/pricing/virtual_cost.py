@@ -167,9 +167,9 @@ class VirtualCost:
     def _far_quantile(self) -> float:
         for mass in TAILS:
             z = math.nan
-            # Far out scipy's families overflow, or warn that their search did not end.
+            # So far out some of scipy's functions give up, with a warning or an error.
             with np.errstate(all="ignore"), warnings.catch_warnings(), contextlib.suppress(OverflowError):
-                warnings.simplefilter("ignore", RuntimeWarning)
+                warnings.simplefilter("ignore")
                 z = float(self.prior.isf(mass))
             if math.isfinite(z) and self.bottom < z <= self.top and self._at(z) < LARGEST:
                 return z
