@@ -48,6 +48,7 @@ def plan(
         from jsam.report.figures import plan_picture
 
         files[plot] = plan_picture(contract, plot.suffix)
+    economy.say_mechanism(rules)
     budget_plan = {} if bought is None else {"budget_plan": bought.as_dict()}
     result.deliver(
         lambda: contract.as_dict() | budget_plan, "clients", lambda: _tables(contract, bought, inputs), beside=files

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from jsam.cli.inputs import Inputs
 from jsam.cli.options import ECONOMY, RESULT, TensorBoardFlag, examples, option, with_options
 from jsam.cli.output import check_folder, require_torch, say
-from jsam.cli.rule_options import RULES_FILE, RuleOptions, rule_flags
+from jsam.cli.rule_options import AUTO, MAX_EPSILON, RULES_FILE, RuleOptions, rule_flags
 from jsam.cli.running import finish, resumable, say_noise, tracking, trained, warnings_as_lines
 from jsam.cli.training_options import DATA, PartitionOptions, TrainingOptions
 from jsam.errors import InputError
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
     from jsam.mechanism.rules import Rules
 
 EXAMPLES = examples(
-    "jsam simulate --dataset mnist --mechanism jsam --budget 10 --noise-weight 200 --max-epsilon 10 --output runs/a",
+    "jsam simulate --dataset mnist --budget 10 --similarity 50 --output runs/a",
     "jsam simulate --dataset mnist --rules runs/a/rules.toml --mechanism usbm --output runs/b",
     "jsam simulate --dataset digits --clients 20 --loss-weight 50 --rounds 30 --output runs/c",
     "jsam simulate --contract contract.json --dataset mnist --similarity 50 --output runs/d",
 )
 
 DEFAULT_CLIENTS, DEFAULT_PRIOR = "100", "uniform:0,1"
+
+Planner = Callable[["Rules | None"], "Contract"]  # under these rules, if it needs any
 
 
 @with_options
@@ -47,7 +50,7 @@ def simulate(
             metavar="FILE",
         ),
     ] = None,
-    economy: Annotated[RuleOptions, rule_flags(prior=DEFAULT_PRIOR)],
+    economy: Annotated[RuleOptions, rule_flags(prior=DEFAULT_PRIOR, noise_weight=AUTO, max_epsilon=MAX_EPSILON)],
     partition: PartitionOptions,
     training: TrainingOptions,
     tensorboard: TensorBoardFlag = False,
@@ -62,25 +65,32 @@ def simulate(
     from jsam.runs.noise_plan import NoisePlan
     from jsam.runs.run_folder import RunFolder
     from jsam.runs.settings import TrainingSettings
+    from jsam.training.automatic import TaskWeights
     from jsam.training.environment import device_named
     from jsam.training.learning_rate import fitted_plan
     from jsam.training.task import TaskSpec
 
-    rules = None if contract is not None else economy.rules(prior=DEFAULT_PRIOR)
-    seed = economy.given.get("seed", 0) if rules is None else rules.seed
+    open_rules = None if contract is not None else economy.open_rules(prior=DEFAULT_PRIOR)
+    seed = economy.given.get("seed", 0) if open_rules is None else open_rules.rules.seed
     settings = TrainingSettings(seed=seed, **training)
     device_named(settings.device)
     say_noise(settings)
     RunFolder(output).refuse_existing()
     check_folder(output)
-    if rules is None:
+    if open_rules is None:
         assert contract is not None
         num_clients, plan = _stored(contract, clients, economy)
     else:
-        num_clients, plan = _asked(clients or DEFAULT_CLIENTS, rules)
+        num_clients, plan = _asked(clients or DEFAULT_CLIENTS, open_rules.rules)
     # Planning for a million clients takes minutes, only to hear that there are not as many samples.
-    task = TaskSpec(dataset=dataset, model=model, num_clients=num_clients, seed=seed, **partition).build()
-    agreed = plan()
+    spec = TaskSpec(dataset=dataset, model=model, num_clients=num_clients, seed=seed, **partition)
+    task = spec.build()
+    rules = None
+    if open_rules is not None:
+        economy.say_mechanism(open_rules.rules)
+        size = task.num_parameters
+        rules = open_rules.closed(TaskWeights.of(spec, task.partition, task.dataset, settings, num_parameters=size))
+    agreed = plan(rules)
     _check_sizes(task.partition.sizes)
     with warnings_as_lines(), resumable(output), tracking(output, tensorboard) as tracker:
         if "learning_rate" in training:
@@ -92,7 +102,7 @@ def simulate(
     finish(output, strict=settings.rule_of_noise.keeps_contracts)
 
 
-def _stored(file: Path, clients: str | None, economy: RuleOptions) -> tuple[int, Callable[[], Contract]]:
+def _stored(file: Path, clients: str | None, economy: RuleOptions) -> tuple[int, Planner]:
     """How many clients a stored contract has, and what gives it."""
     from jsam.mechanism.contract_files import load_contract
 
@@ -105,18 +115,18 @@ def _stored(file: Path, clients: str | None, economy: RuleOptions) -> tuple[int,
             f"--clients is {clients} and contract {file} has {contract.num_clients} clients; leave --clients "
             "out, a contract names its own"
         )
-    return contract.num_clients, lambda: contract
+    return contract.num_clients, lambda rules: contract
 
 
-def _asked(clients: str, rules: Rules) -> tuple[int, Callable[[], Contract]]:
-    """How many clients there will be, and what plans for them."""
+def _asked(clients: str, rules: Rules) -> tuple[int, Planner]:
+    """How many clients there will be, and what plans for them under the rules that the task makes of these."""
     if clients.isdigit():
         num_clients = int(clients)
-        return num_clients, lambda: Inputs.drawn(num_clients, rules).contract()[0]
+        return num_clients, lambda closed: Inputs.drawn(num_clients, closed or rules).contract()[0]
     if _is_number(clients):
         raise InputError(f"--clients is {clients}; it must be a whole number of at least 1, or a CSV file")
     inputs = Inputs.read(clients, rules)
-    return inputs.market.num_clients, lambda: inputs.contract()[0]
+    return inputs.market.num_clients, lambda closed: replace(inputs, rules=closed or rules).contract()[0]
 
 
 def _is_number(text: str) -> bool:
