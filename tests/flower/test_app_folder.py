@@ -32,6 +32,7 @@ def _config(text: str) -> dict[str, Any]:
     [
         {"loss_weight": 5.0},
         {"budget": 10.0, "budget_probability": 0.95, "max_selection_prob": 0.5, "seed": 7, "rebind": True},
+        {"loss_weight": 5.0, "min_clients": 2, "min_selection_prob": 0.1, "heterogeneity": "classes:2/10"},
         {"loss_weight": 1e-7, "campaign": 'with "quotes" and ε', "momentum": 0.5, "min_share": 0.0},
     ],
 )

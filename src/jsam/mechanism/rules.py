@@ -32,8 +32,8 @@ from jsam.mechanism.solver.payments import Progress
 from jsam.mechanism.weights import Weights
 
 FractionDone = Callable[[float], None]
-_WORDS = ("mechanism", "prior", "heterogeneity")
-_WHOLE = ("seed", "min_clients")
+WORDS = ("mechanism", "prior", "heterogeneity")
+WHOLE = ("seed", "min_clients")
 # Left out of files where they are not given, so that rules of before keep their digest.
 LATER = ("min_clients", "min_selection_prob", "heterogeneity")
 
@@ -257,13 +257,13 @@ def read_settings(path: Path | str) -> dict[str, Any]:
 
 def _checked(name: str, value: Any) -> Any:
     """The value in the type of its field; whole numbers count as numbers, truth values do not."""
-    if name in _WORDS:
+    if name in WORDS:
         if not isinstance(value, str) or not value.strip():
             raise InputError(f"{name} is {value!r}; it must be a name")
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"{name} is {value!r}; it must be a number")
-    if name not in _WHOLE:
+    if name not in WHOLE:
         return float(value)
     if not isinstance(value, int) or value < 0:
         raise InputError(f"{name} is {value!r}; it must be a whole number of at least {int(name != 'seed')}")

@@ -11,10 +11,11 @@ from jsam.campaign.campaign_rules import SETTINGS, CampaignRules
 from jsam.campaign.checked import ALLOWED, is_name
 from jsam.campaign.identity import public_key_text
 from jsam.errors import InputError
+from jsam.mechanism.rules import LATER
 
 _SECONDS = ("wait_seconds", "elicit_seconds", "offer_seconds", "round_seconds", "repeat_seconds")
 # These may be missing, which a configuration of Flower's says by an empty text or by 0.
-OPTIONAL = ("loss_weight", "budget", "budget_probability", "max_selection_prob", "max_epsilon")
+OPTIONAL = ("loss_weight", "budget", "budget_probability", "max_selection_prob", "max_epsilon", *LATER)
 
 
 @dataclass(frozen=True, kw_only=True)

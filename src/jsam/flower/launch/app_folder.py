@@ -14,6 +14,7 @@ from typing import Any
 from jsam.campaign.campaign_rules import SETTINGS, CampaignRules
 from jsam.campaign.server.server_options import OPTIONAL, ServerOptions
 from jsam.errors import InputError
+from jsam.mechanism.rules import WHOLE, WORDS
 
 _HEAD = """\
 [build-system]
@@ -73,7 +74,7 @@ def _lines(values: Mapping[str, Any]) -> str:
     lines = []
     for name, value in values.items():
         if value is None or value is dataclasses.MISSING:
-            value = 0.0 if name in OPTIONAL else ""
+            value = "" if name not in OPTIONAL or name in WORDS else 0 if name in WHOLE else 0.0
         lines.append(f"{name.replace('_', '-')} = {_toml(value)}")
     return "\n".join(lines) + "\n"
 
