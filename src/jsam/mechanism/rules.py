@@ -131,10 +131,16 @@ class Rules:
             raise InputError("prior is not given; write one, as in uniform:0,1")
         return parse_prior(self.prior)
 
-    def market(self, sensitivities: Sequence[float] | FloatArray, ids: Sequence[str] | None = None) -> Market:
-        """The market of these reports under the shared prior."""
+    def market(
+        self,
+        sensitivities: Sequence[float] | FloatArray,
+        ids: Sequence[str] | None = None,
+        samples: Sequence[int] | None = None,
+    ) -> Market:
+        """The market of these reports under the shared prior; `samples` are how much data each client holds."""
         reports = np.asarray(sensitivities, dtype=np.float64)
-        return Market(sensitivities=reports, prior=self.prior_of_all(), ids=None if ids is None else tuple(ids))
+        names = None if ids is None else tuple(ids)
+        return Market(sensitivities=reports, prior=self.prior_of_all(), ids=names, samples=samples)
 
     def budget_plan(
         self,

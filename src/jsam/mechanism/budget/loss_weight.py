@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from jsam.errors import InputError, NotSupportedError
+from jsam.errors import InputError, UnequalDataError
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.budget.binomial import least_draws, lower_bound
 from jsam.mechanism.budget.budget_cache import BudgetCache, fingerprint
@@ -221,7 +221,7 @@ def _problem(
         raise InputError(f"draws is {draws}; at least 2 are needed")
     template = _template(prior, num_clients, losses, samples)
     if probability is not None and template.data_shares is not None:
-        raise NotSupportedError(
+        raise UnequalDataError(
             "a budget with a probability is not there for clients with different numbers of samples; give the budget"
             " alone, which then holds in expectation"
         )
@@ -268,6 +268,9 @@ def _template(
         typical = [float(own.ppf(0.5)) for own in prior]
     else:
         typical = [float(prior.ppf(0.5))] * num_clients  # type: ignore[union-attr]
+    if samples is not None and losses is None and not isinstance(prior, list | tuple):
+        # Clients who are alike in all but their sizes: then no order of theirs moves what a budget buys.
+        samples = sorted(samples)
     return Market(sensitivities=np.array(typical), prior=prior, losses=losses, samples=samples)
 
 
