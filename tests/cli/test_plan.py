@@ -50,7 +50,7 @@ def test_json_has_the_names_that_users_rely_on(run: Run) -> None:
 def test_json_holds_the_numbers_of_the_python_api(run: Run) -> None:
     options = {"noise_weight": 2.0, "bias_weight": 0.5, "max_selection_prob": 0.05}
     flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    expected = jsam.plan(example_market(), jsam.JSAM(loss_weight=5.0, **options)).as_dict()
+    expected = jsam.plan(example_market(), jsam.EvenJSAM(loss_weight=5.0, **options)).as_dict()
     assert planned_json(run, EXAMPLE, *UNIFORM, *flags) == expected
 
 
@@ -76,11 +76,11 @@ def test_payments_can_be_left_out(run: Run) -> None:
 def test_a_budget_becomes_the_loss_weight_of_the_api(run: Run) -> None:
     content = planned_json(run, EXAMPLE, "--prior", "uniform:0,1", "--budget", "5", "--seed", "7")
     market = example_market()
-    expected = loss_weight_for_budget(jsam.JSAM(loss_weight=1.0), 5.0, prior=market.prior, num_clients=100, seed=7)
+    expected = loss_weight_for_budget(jsam.EvenJSAM(loss_weight=1.0), 5.0, prior=market.prior, num_clients=100, seed=7)
     assert content["budget"] == 5.0
     assert content["loss_weight"] == expected.loss_weight
     assert content["budget_plan"] == expected.as_dict()
-    assert content["objective"] == jsam.plan(market, jsam.JSAM(loss_weight=expected.loss_weight)).objective
+    assert content["objective"] == jsam.plan(market, jsam.EvenJSAM(loss_weight=expected.loss_weight)).objective
 
 
 def test_a_budget_with_a_probability_shows_what_may_fall_due(run: Run, clients: WriteClients) -> None:
@@ -110,7 +110,9 @@ def test_importance_compensation_takes_its_probabilities_from_the_file(run: Run,
 
 def test_the_table_says_what_was_decided(run: Run) -> None:
     out = run("plan", EXAMPLE, *UNIFORM).out
-    contract = jsam.plan(example_market(), jsam.JSAM(loss_weight=5.0))
+    contract = jsam.plan(example_market(), jsam.EvenJSAM(loss_weight=5.0))
+    assert "jsam-even, the default" in out
+    assert "jsam, as --mechanism says" in run("plan", EXAMPLE, *UNIFORM, "--mechanism", "jsam").out
     assert f"{contract.num_selected} of 100" in out
     assert f"{contract.expected_cost:.5g}" in out
     assert f"{contract.total_payment:.5g}" in out

@@ -48,16 +48,18 @@ def plan(
         from jsam.report.figures import plan_picture
 
         files[plot] = plan_picture(contract, plot.suffix)
-    economy.say_mechanism(rules)
     budget_plan = {} if bought is None else {"budget_plan": bought.as_dict()}
     result.deliver(
-        lambda: contract.as_dict() | budget_plan, "clients", lambda: _tables(contract, bought, inputs), beside=files
+        lambda: contract.as_dict() | budget_plan,
+        "clients",
+        lambda: _tables(contract, bought, inputs, economy.why(rules)),
+        beside=files,
     )
 
 
-def _tables(contract: Contract, bought: BudgetPlan | None, inputs: Inputs) -> Iterator[RenderableType]:
+def _tables(contract: Contract, bought: BudgetPlan | None, inputs: Inputs, why: str | None) -> Iterator[RenderableType]:
     from jsam.report.tables import clients_table, plan_headline
 
     flats = [flat for cost, _ in inputs.market.cost_groups for flat in cost.flats]
-    yield plan_headline(contract, prior=inputs.prior_text, flats=flats, budget_plan=bought)
+    yield plan_headline(contract, prior=inputs.prior_text, flats=flats, budget_plan=bought, why=why)
     yield clients_table(contract)
