@@ -106,6 +106,7 @@ def loss_weight_fits_budget(
     prior: Prior,
     num_clients: int,
     probability: float | None = None,
+    samples: Sequence[int] | None = None,
     draws: int | None = None,
     seed: int = 0,
     cache: BudgetCache | None = None,
@@ -115,7 +116,7 @@ def loss_weight_fits_budget(
     One look at the bound on the expected cost settles it, or two beside it where the cost jumps over the budget. No
     payments are computed. With a `probability` there is no such shortcut, and the search is repeated.
     """
-    problem = _problem(mechanism, budget, prior, num_clients, probability, None, draws, seed)
+    problem = _problem(mechanism, budget, prior, num_clients, probability, None, draws, seed, samples)
     known = _restored((BudgetCache.default() if cache is None else cache).get(problem.key))
     if known is not None:
         return math.isclose(known.loss_weight, loss_weight, rel_tol=ALIKE)
