@@ -58,8 +58,8 @@ def compare(
         list[str] | None,
         option(
             ECONOMY,
-            "A mechanism to compare; repeat for several. Without any: jsam  jsam-ci  usbm, fsbm with half and"
-            " three quarters of the clients, bbm with half if there are losses, and the one that --rules names.",
+            "A mechanism to compare; repeat for several. Without any: jsam-even  jsam  jsam-ci  usbm, fsbm with half"
+            " and three quarters of the clients, bbm with half if there are losses, and the one that --rules names.",
         ),
     ] = None,
     result: Result,
@@ -102,7 +102,7 @@ def compare(
 def _all_names(inputs: Inputs) -> tuple[list[str], list[str]]:
     N = inputs.market.num_clients
     half, most = max(1, round(N / 2)), max(1, round(3 * N / 4))
-    names = ["jsam", "jsam-ci", "usbm", f"fsbm-{half}", f"fsbm-{most}"]
+    names = ["jsam-even", "jsam", "jsam-ci", "usbm", f"fsbm-{half}", f"fsbm-{most}"]
     notes = []
     if inputs.market.losses is not None:
         names.append(f"bbm-{half}")

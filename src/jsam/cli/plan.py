@@ -60,6 +60,7 @@ def plan(
         from jsam.report.figures import plan_picture
 
         files[plot] = plan_picture(contract, plot.suffix)
+    economy.say_mechanism(rules)
     budget_plan = {} if bought is None else {"budget_plan": bought.as_dict()}
     fairness = Fairness.of(contract)
     beside: dict[str, Any] = {**budget_plan, "fairness": fairness.as_dict()}

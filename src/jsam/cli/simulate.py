@@ -7,18 +7,18 @@ from typing import Annotated, Any
 
 from jsam.cli.options import ECONOMY, RESULT, TensorBoardFlag, examples, option, with_options
 from jsam.cli.output import check_folder, require_torch, say
-from jsam.cli.rule_options import RULES_FILE, RuleOptions, rule_flags
+from jsam.cli.rule_options import AUTO, MAX_EPSILON, RULES_FILE, RuleOptions, rule_flags
 from jsam.cli.running import finish, resumable, say_noise, tracking, trained, warnings_as_lines
 from jsam.cli.simulated import Planned, Simulated, asked
 from jsam.cli.training_options import DATA, PartitionOptions, TrainingOptions
 from jsam.errors import InputError
 
 EXAMPLES = examples(
-    "jsam simulate --dataset mnist --mechanism jsam --budget 10 --noise-weight 200 --max-epsilon 10 --output runs/a",
+    "jsam simulate --dataset mnist --budget 10 --similarity 50 --output runs/a",
     "jsam simulate --dataset mnist --rules runs/a/rules.toml --mechanism usbm --output runs/b",
     "jsam simulate --dataset digits --clients 20 --loss-weight 50 --rounds 30 --output runs/c",
     "jsam simulate --contract contract.json --dataset mnist --similarity 50 --output runs/d",
-    "jsam simulate --dataset mnist --mechanism jsam-even --loss-weight 20 --sizes lognormal:1.0 --output runs/e",
+    "jsam simulate --dataset mnist --loss-weight 20 --sizes lognormal:1.0 --output runs/e",
 )
 
 DEFAULT_CLIENTS, DEFAULT_PRIOR = "100", "uniform:0,1"
@@ -43,7 +43,7 @@ def simulate(
             metavar="FILE",
         ),
     ] = None,
-    economy: Annotated[RuleOptions, rule_flags(prior=DEFAULT_PRIOR)],
+    economy: Annotated[RuleOptions, rule_flags(prior=DEFAULT_PRIOR, noise_weight=AUTO, max_epsilon=MAX_EPSILON)],
     partition: PartitionOptions,
     training: TrainingOptions,
     tensorboard: TensorBoardFlag = False,
@@ -59,28 +59,35 @@ def simulate(
     from jsam.runs.noise_plan import NoisePlan
     from jsam.runs.run_folder import RunFolder
     from jsam.runs.settings import TrainingSettings
+    from jsam.training.automatic import TaskWeights
     from jsam.training.data import load_dataset
     from jsam.training.environment import device_named
     from jsam.training.learning_rate import fitted_plan
     from jsam.training.task import TaskSpec
 
-    rules = None if contract is not None else economy.rules(prior=DEFAULT_PRIOR)
-    seed = economy.given.get("seed", 0) if rules is None else rules.seed
+    open_rules = None if contract is not None else economy.open_rules(prior=DEFAULT_PRIOR)
+    seed = economy.given.get("seed", 0) if open_rules is None else open_rules.rules.seed
     settings = TrainingSettings(seed=seed, **training)
     device_named(settings.device)
     say_noise(settings)
     RunFolder(output).refuse_existing()
     check_folder(output)
-    if rules is None:
+    if open_rules is None:
         assert contract is not None
         simulated: Simulated = _stored(contract, clients, economy)
     else:
-        simulated = asked(clients or _as_many(partition), rules)
+        simulated = asked(clients or _as_many(partition), open_rules.rules)
     # Planning for a million clients takes minutes, only to hear that there are not as many samples.
     data = load_dataset(dataset)
     held = simulated.held(partition, data.num_train)
     spec = TaskSpec(dataset=dataset, model=model, num_clients=simulated.num_clients, seed=seed, **held)
     task = spec.build(dataset=data)
+    rules = None
+    if open_rules is not None:
+        economy.say_mechanism(open_rules.rules)
+        size = task.num_parameters
+        rules = open_rules.closed(TaskWeights.of(spec, task.partition, data, settings, num_parameters=size))
+        simulated = simulated.under(rules)
     agreed = simulated.contract(task.partition.sizes)
     with warnings_as_lines(), resumable(output), tracking(output, tensorboard) as tracker:
         if "learning_rate" in training:

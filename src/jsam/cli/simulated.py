@@ -41,6 +41,10 @@ class Simulated(ABC):
     def contract(self, sizes: Sequence[int]) -> Contract:
         """The contract, now that data are dealt out in these sizes."""
 
+    def under(self, rules: Rules) -> Simulated:
+        """The same clients under rules whose weights are known by now."""
+        return self
+
     def held(self, partition: Mapping[str, Any], num_samples: int) -> dict[str, Any]:
         """The options of a partition, with the sizes of these clients."""
         sizes = self.sizes(num_samples)
@@ -72,6 +76,9 @@ class Reporting(Simulated):
     def sizes(self, num_samples: int) -> tuple[int, ...] | None:
         samples = None if self.table is None else self.table.market.samples
         return None if samples is None else tuple(samples)
+
+    def under(self, rules: Rules) -> Reporting:
+        return replace(self, rules=rules, table=None if self.table is None else replace(self.table, rules=rules))
 
     @property
     def source(self) -> str:

@@ -55,7 +55,7 @@ class Rules:
     True
     """
 
-    mechanism: str = "jsam"
+    mechanism: str = "jsam-even"
     prior: str | None = None
     loss_weight: float | None = None
     budget: float | None = None
@@ -234,7 +234,8 @@ class Rules:
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of which a later layer's take the place of an earlier one's, unless they are None.
 
-    A loss weight takes the place of an earlier budget, and a budget that of an earlier loss weight.
+    A loss weight takes the place of an earlier budget, and a budget that of an earlier loss weight; likewise bias
+    weight and heterogeneity.
 
     >>> merged({"budget": 5.0, "seed": 1}, {"loss_weight": 2.0, "seed": None})
     {'seed': 1, 'loss_weight': 2.0}
@@ -246,6 +247,9 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
             settings = {name: value for name, value in settings.items() if not name.startswith("budget")}
         if "budget" in given and "loss_weight" not in given:
             settings.pop("loss_weight", None)
+        for name, other in (("bias_weight", "heterogeneity"), ("heterogeneity", "bias_weight")):
+            if name in given and other not in given:
+                settings.pop(other, None)
         settings |= given
     return settings
 
