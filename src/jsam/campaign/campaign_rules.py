@@ -51,6 +51,7 @@ class CampaignRules:
             # Before anybody is asked: a plan that cannot be made is no reason to report.
             mechanism.check_unequal_data()
             if self.rules.budget_probability is not None:
+                # It takes whole plans of hundreds of markets, longer than a client gives to checking η.
                 raise UnequalDataError(f"budget_probability is not there for sizes {REPORTED!r}; give the budget alone")
         text("model", self.model)
         if self.training.seed != self.rules.seed:
