@@ -99,3 +99,13 @@ def test_a_picture_and_the_sweep_behind_it(run: Run, tmp_path: Path) -> None:
     costs, weights = ([r[name] for r in sweep] for name in ("expected_cost", "loss_weight"))
     assert costs == sorted(costs)
     assert min(weights) < 5 < max(weights)
+
+
+def test_each_mechanism_has_a_row_of_how_even_it_is(run: Run) -> None:
+    names = ("--mechanism", "jsam", "--mechanism", "jsam-even")
+    rows = compared(run, EXAMPLE, *UNIFORM, *names)["fairness"]
+    assert [row["mechanism"] for row in rows] == ["jsam", "jsam-even"]
+    for row in rows:
+        plan = json.loads(run("plan", EXAMPLE, *UNIFORM, "--mechanism", row["mechanism"], "--format", "json").out)
+        assert {name: value for name, value in row.items() if name != "mechanism"} == plan["fairness"]
+    assert "Gini, kept" in run("compare", EXAMPLE, *UNIFORM, *names).out

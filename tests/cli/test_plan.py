@@ -13,6 +13,7 @@ import pytest
 
 import jsam
 from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
+from jsam.mechanism.fairness import Fairness
 from tests.cli.conftest import EXAMPLE, UNIFORM, Run, WriteClients
 from tests.conftest import require
 
@@ -50,8 +51,28 @@ def test_json_has_the_names_that_users_rely_on(run: Run) -> None:
 def test_json_holds_the_numbers_of_the_python_api(run: Run) -> None:
     options = {"noise_weight": 2.0, "bias_weight": 0.5, "max_selection_prob": 0.05}
     flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    expected = jsam.plan(example_market(), jsam.EvenJSAM(loss_weight=5.0, **options)).as_dict()
-    assert planned_json(run, EXAMPLE, *UNIFORM, *flags) == expected
+    expected = jsam.plan(example_market(), jsam.EvenJSAM(loss_weight=5.0, **options))
+    found = planned_json(run, EXAMPLE, *UNIFORM, *flags)
+    assert found.pop("fairness") == Fairness.of(expected).as_dict()
+    assert found == expected.as_dict()
+
+
+def test_prices_of_caps_are_told_if_asked_for(run: Run) -> None:
+    caps = ("--mechanism", "jsam-even", "--min-clients", "30", "--max-epsilon", "3", "--cap-prices")
+    content = planned_json(run, EXAMPLE, *UNIFORM, *caps)
+    assert [entry["without"] for entry in content["cap_prices"]] == [
+        "max_epsilon",
+        "min_clients",
+        "max_epsilon min_clients",
+    ]
+    free = planned_json(run, EXAMPLE, *UNIFORM, "--mechanism", "jsam-even", "--max-epsilon", "3")
+    assert content["cap_prices"][1]["price"] == content["objective"] - free["objective"] > 0
+    assert "what a cap or floor adds to the objective" in run("plan", EXAMPLE, *UNIFORM, *caps).out
+    assert "nothing that they cost" in run("plan", EXAMPLE, *UNIFORM, "--cap-prices").out
+    # Under a budget the loss weight is the one that the budget buys.
+    under = planned_json(run, EXAMPLE, "--prior", "uniform:0,1", "--budget", "3", *caps)
+    same = ("--prior", "uniform:0,1", "--loss-weight", str(under["loss_weight"]), *caps)
+    assert planned_json(run, EXAMPLE, *same)["cap_prices"] == under["cap_prices"]
 
 
 @pytest.mark.parametrize("mechanism", ["jsam", "jsam-ci", "usbm", "fsbm-50"])

@@ -44,7 +44,6 @@ def test_the_plan_uses_the_sizes_in_which_data_are_dealt_out(run: Run, tmp_path:
     [
         (("--mechanism", "jsam", "--loss-weight", "60", "--max-epsilon", "10"), "has no cap on ε for clients"),
         (("--mechanism", "vcg", "--loss-weight", "60"), "vcg treats all clients alike"),
-        (("--mechanism", "usbm", "--budget", "5", "--budget-probability", "0.8"), "a budget with a probability"),
     ],
 )
 def test_what_knows_nothing_of_sizes_plans_for_all_alike_and_says_so(

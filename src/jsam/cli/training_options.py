@@ -43,10 +43,10 @@ def _flags(panel: str, *options: tuple[str, Any, Any, str], **others: tuple[Any,
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in values.items() if value is not None}
-    return given if "sizes" not in given else {**given, "sizes": _law_or_sizes(given["sizes"])}
+    return given if "sizes" not in given else {**given, "sizes": law_or_sizes(given["sizes"])}
 
 
-def _law_or_sizes(text: str) -> str | tuple[int, ...]:
+def law_or_sizes(text: str) -> str | tuple[int, ...]:
     """A law of sizes as it stands, or the sizes in a file."""
     from jsam.cli.clients import read_sizes
     from jsam.training.partition import is_law
@@ -54,14 +54,8 @@ def _law_or_sizes(text: str) -> str | tuple[int, ...]:
     return text if is_law(text) else read_sizes(text)
 
 
-Sizes = Annotated[
-    str | None,
-    option(
-        DATA,
-        "How many samples each client gets: equal, lognormal:1.0, zipf:1.2, or a CSV file with a column samples.",
-        metavar="LAW|FILE.csv",
-    ),
-]
+SIZES_WORDS = "How many samples each client gets: equal, lognormal:1.0, zipf:1.2, or a CSV file with a column samples."
+SIZES_METAVAR = "LAW|FILE.csv"
 
 # Who holds what, as settings of a `TaskSpec`.
 PartitionOptions = Annotated[
@@ -73,7 +67,7 @@ PartitionOptions = Annotated[
         ("blocks", bool, False, "The rest as one sorted block, not two classes."),
         ("alpha", float | None, None, "Concentration of scheme dirichlet."),
         ("min_size", int | None, None, "Let dirichlet sizes differ, above this."),
-        sizes=(Sizes, None),
+        sizes=(Annotated[str | None, option(DATA, SIZES_WORDS, metavar=SIZES_METAVAR)], None),
     ),
 ]
 

@@ -156,7 +156,7 @@ def clients_table(contract: Contract) -> RenderableType:
     order = np.lexsort((-contract.selection_probs, contract.virtual_costs))
     shown = order if len(order) <= WHOLE else order[:FIRST]
     sizes = [] if contract.data_shares is None else ["share of data"]
-    table = _table("rank", "client", *sizes, "sensitivity", "virtual cost", "selection prob.", "ε", "payment")
+    table = plain_columns("rank", "client", *sizes, "sensitivity", "virtual cost", "selection prob.", "ε", "payment")
     for rank, k in enumerate(shown, start=1):
         kept = contract.selection_probs[k] > 0
         paid = None if contract.payments is None else contract.payments[k]
@@ -178,7 +178,7 @@ def clients_table(contract: Contract) -> RenderableType:
 
 def audit_tables(report: AuditReport, why: str | None = None) -> tuple[RenderableType, ...]:
     """The verdict and why this mechanism was used, then every check with its worst client and what was found."""
-    table = _table("check", "verdict", "worst client", "found")
+    table = plain_columns("check", "verdict", "worst client", "found")
     for check in report.checks:
         verdict = Text(check.status, style=VERDICTS.get(check.status, ""))
         message = "\n".join(dict.fromkeys([check.message, *(v.message for v in check.violations[:MOST_VIOLATIONS])]))
@@ -199,7 +199,7 @@ def audit_tables(report: AuditReport, why: str | None = None) -> tuple[Renderabl
 
 def compare_table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> RenderableType:
     """All mechanisms side by side; one that cannot be run says why."""
-    table = _table("mechanism", "kept", "loss weight", "expected cost", "total due", "loss bound", "objective")
+    table = plain_columns("mechanism", "kept", "loss weight", "expected cost", "total due", "loss bound", "objective")
     reasons = list(notes)
     for row in rows:
         if row["error"] is not None:
@@ -211,10 +211,11 @@ def compare_table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) 
     return Group(table, *(Text(reason, style="dim") for reason in reasons))
 
 
-def _table(*columns: str) -> Table:
+def plain_columns(*columns: str) -> Table:
+    """An empty table: words to the left, numbers to the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
-        words = name in ("client", "mechanism", "check", "verdict", "worst client", "found")
+        words = name in ("client", "mechanism", "check", "verdict", "worst client", "found", "without")
         width = max(map(len, name.split()))
         table.add_column(name, justify="left" if words else "right", no_wrap=words and name != "found", min_width=width)
     return table

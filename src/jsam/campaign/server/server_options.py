@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,6 +25,8 @@ class ServerOptions:
     """For how long the server waits, and how many empty slots it bears. Nobody's contract depends on this.
 
     `keys` is a folder with NAME.pub for each client; with it a node must have proved the key of the name that it gives.
+    `known_sizes` is a CSV file with the columns id and samples: the numbers of records that the operator knows of. With
+    it a report with another number is refused.
     """
 
     clients: int
@@ -36,6 +40,7 @@ class ServerOptions:
     min_share: float = 0.5
     rebind: bool = False
     keys: str = ""
+    known_sizes: str = ""
 
     def __post_init__(self) -> None:
         if self.clients < 1:
@@ -47,6 +52,18 @@ class ServerOptions:
                 raise InputError(f"{name} is {getattr(self, name):g}; it must be finite and above 0")
         if not 0 <= self.min_share <= 1:
             raise InputError(f"min_share is {self.min_share:g}; it must lie from 0 to 1")
+
+    def sizes_by_name(self) -> dict[str, int] | None:
+        """The numbers of records that the operator knows of, by client; None where no file says them."""
+        if not self.known_sizes:
+            return None
+        try:
+            rows = list(csv.DictReader(io.StringIO(Path(self.known_sizes).read_text(encoding="utf-8-sig"))))
+            return {row["id"].strip(): int(row["samples"]) for row in rows}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, csv.Error) as error:
+            raise InputError(
+                f"known_sizes is {self.known_sizes!r}; it must be a CSV file with the columns id and samples ({error})"
+            ) from error
 
     def public_keys(self) -> dict[str, str] | None:
         """The keys by client, one key for one name and one name for one key; None where none were given."""

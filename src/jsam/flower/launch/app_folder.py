@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jsam.campaign.campaign_rules import SETTINGS, CampaignRules
+from jsam.campaign.campaign_rules import EQUAL, SETTINGS, CampaignRules
 from jsam.campaign.server.server_options import OPTIONAL, ServerOptions
 from jsam.errors import InputError
 from jsam.mechanism.rules import WHOLE, WORDS
@@ -57,7 +57,7 @@ def pyproject(values: Mapping[str, Any], *, clientapp: str = CLIENT_APP) -> str:
     unknown = values.keys() - {*SETTINGS, *options}
     if unknown:
         raise InputError(f"unknown settings: {', '.join(sorted(unknown))}")
-    usual = CampaignRules.from_dict({"campaign": "-", "loss_weight": 1.0}).as_dict()
+    usual = {**CampaignRules.from_dict({"campaign": "-", "loss_weight": 1.0}).as_dict(), "sizes": EQUAL}
     rules = {name: values.get(name, None if name in (*OPTIONAL, "campaign") else usual[name]) for name in SETTINGS}
     conduct = {name: values.get(name, default) for name, default in options.items()}
     return _HEAD.replace("{clientapp}", clientapp) + _lines(rules) + _OPTIONS + _lines(conduct)

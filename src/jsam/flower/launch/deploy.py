@@ -62,7 +62,7 @@ class LocalResult:
 
 def _account(name: str, entry: Statement | None) -> dict[str, Any]:
     """A client that sold nothing has no campaign in its ledger."""
-    names = ("epsilon_bought", "epsilon_spent", "participations", "releases", "payment", "payment_agreed")
+    names = ("samples", "epsilon_bought", "epsilon_spent", "participations", "releases", "payment", "payment_agreed")
     return {"id": name, **{field: 0 if entry is None else getattr(entry, field) for field in names}}
 
 
@@ -77,8 +77,10 @@ class Shares:
     sensitivities: NDArray[np.float64]
 
     @classmethod
-    def deal(cls, rules: CampaignRules, *, clients: int, dataset: str) -> Shares:
-        """Load the data and split them, once.
+    def deal(
+        cls, rules: CampaignRules, *, clients: int, dataset: str, sizes: str | tuple[int, ...] | None = None
+    ) -> Shares:
+        """Load the data and split them, once; `sizes` as in a `TaskSpec`.
 
         Data that cannot be dealt out to so many clients are refused, and a mechanism that cannot plan for them
         (fsbm-9 for three).
@@ -86,7 +88,7 @@ class Shares:
         if clients < 1:
             raise InputError(f"clients is {clients}; it must be at least 1")
         seed, data = rules.rules.seed, load_dataset(dataset)
-        split = TaskSpec(dataset=dataset, num_clients=clients, seed=seed).split(data)
+        split = TaskSpec(dataset=dataset, num_clients=clients, sizes=sizes, seed=seed).split(data)
         sensitivities = draw_sensitivities(rules.rules.prior_of_all(), clients, seed)
         market, mechanism = rules.rules.market(sensitivities), rules.rules.mechanism_at(1.0)
         mechanism.rule(len(mechanism.active(market)))
