@@ -127,8 +127,8 @@ def demo(
     outcomes = []
     with _interruptible(output):
         task = spec.build(dataset=data)
-        size = task.num_parameters
-        closed = open_rules.closed(TaskWeights.of(spec, task.partition, data, settings, num_parameters=size))
+        weights = TaskWeights.of(spec, task.partition, data, settings, num_parameters=task.num_parameters)
+        closed = open_rules.closed(weights)
         by_paper = replace(rules, noise_weight=NOISE_WEIGHT_OF_THE_PAPER)
         questions = [
             replace(clients, rules=closed if name == MECHANISMS[0] else by_paper).under(name) for name in MECHANISMS
@@ -140,6 +140,10 @@ def demo(
             outcomes.append(_outcome(contract, question.rules, spec, data, settings, output / name))
     say("3/3  Writing the report")
     headline, closing = verdict(outcomes, data.num_test)
+    closing.append(
+        f"{MECHANISMS[0]} weighs noise by Q = {weights.noise.words}, and how clients differ by {closed.heterogeneity};"
+        f" both follow from the task. The others have Q = {NOISE_WEIGHT_OF_THE_PAPER:g}."
+    )
     page = output / "report.html"
     write_comparison_page([part.folder for part in outcomes], page, headline=headline, notes=[*notes, *closing])
     show(outcomes, page, headline, [*notes, *closing], time.monotonic() - began)

@@ -86,7 +86,9 @@ class RuleOptions:
         noise_waits = settings["noise_weight"] == AUTO
         if noise_waits:
             del settings["noise_weight"]
-        return OpenRules(rules=self._checked(settings), noise_weight=noise_waits, heterogeneity=automatic)
+        usual_cap = bool(cap) and "max_epsilon" not in self.given
+        rules = self._checked(settings)
+        return OpenRules(rules=rules, noise_weight=noise_waits, heterogeneity=automatic, usual_cap=usual_cap)
 
     def _settings(self, usual: Mapping[str, Any]) -> dict[str, Any]:
         if self.given.get("loss_weight") is not None and self.given.get("budget") is not None:
@@ -111,16 +113,22 @@ class RuleOptions:
         known_here(rules.mechanism)
         return rules
 
-    def say_mechanism(self, rules: Rules) -> None:
-        """Say which of the two mechanisms that everybody must know apart was used, and why."""
+    def why(self, rules: Rules) -> str | None:
+        """Which of the two mechanisms that everybody must know apart is used, and why; None if it is another."""
         words = {
             "jsam-even": "the cheapest clients, drawn evenly; --mechanism jsam is the paper's",
             "jsam": "the paper's; jsam-even, the default, draws the cheapest clients evenly",
         }
-        if rules.mechanism in words:
-            asked = "as --mechanism says" if "mechanism" in self.given else f"as {self.file} says"
-            why = asked if "mechanism" in self.given or self.file is not None else "the default"
-            say(f"mechanism {rules.mechanism}, {why}: {words[rules.mechanism]}")
+        if rules.mechanism not in words:
+            return None
+        asked = "as --mechanism says" if "mechanism" in self.given else f"as {self.file} says"
+        why = asked if "mechanism" in self.given or self.file is not None else "the default"
+        return f"{rules.mechanism}, {why}: {words[rules.mechanism]}"
+
+    def say_mechanism(self, rules: Rules) -> None:
+        """Say it, where the result itself has no place for it."""
+        if why := self.why(rules):
+            say(f"mechanism {why}")
 
     def sources(self, rules: Rules) -> list[str]:
         """The files that are read for these rules."""
@@ -138,20 +146,28 @@ class OpenRules:
     rules: Rules
     noise_weight: bool  # whether it waits
     heterogeneity: str | None  # auto or from-data, if it waits
+    usual_cap: bool  # whether nobody gave the cap on ε
 
     def closed(self, task: TaskWeights) -> Rules:
-        """The rules with the weights of a task, which are said with their parts."""
+        """The rules with the weights of a task."""
         instead: dict[str, Any] = {}
         if self.noise_weight:
             instead["noise_weight"] = task.noise.value
-            say(f"noise weight {task.noise.words} (automatic)")
+        if self.heterogeneity is not None:
+            measured = f"{task.measured_heterogeneity:.6g}"
+            instead["heterogeneity"] = measured if self.heterogeneity == FROM_DATA else task.known_heterogeneity
+        return replace(self.rules, **instead)
+
+    def say_weights(self, closed: Rules, task: TaskWeights) -> None:
+        """Say which weights followed from the task, with their parts, and which cap holds though nobody gave it."""
+        if self.noise_weight:
+            say(f"noise weight {task.noise.words}; --noise-weight gives another")
         if self.heterogeneity is not None:
             looked = self.heterogeneity == FROM_DATA
-            measured = f"{task.measured_heterogeneity:.6g}"
-            instead["heterogeneity"] = measured if looked else task.known_heterogeneity
             where = "from the labels, which only a simulation may look at" if looked else "as the data are dealt out"
-            say(f"heterogeneity {instead['heterogeneity']} ({where})")
-        return replace(self.rules, **instead)
+            say(f"heterogeneity {closed.heterogeneity}: ζ² = {closed.zeta**2:.4g} ({where})")
+        if self.usual_cap:
+            say(f"no client sells more than ε = {closed.max_epsilon:g}; --max-epsilon none lifts this cap")
 
 
 def known_here(mechanism: str) -> str:

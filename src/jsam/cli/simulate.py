@@ -84,11 +84,13 @@ def simulate(
     task = spec.build(dataset=data)
     rules = None
     if open_rules is not None:
-        economy.say_mechanism(open_rules.rules)
-        size = task.num_parameters
-        rules = open_rules.closed(TaskWeights.of(spec, task.partition, data, settings, num_parameters=size))
+        weights = TaskWeights.of(spec, task.partition, data, settings, num_parameters=task.num_parameters)
+        rules = open_rules.closed(weights)
         simulated = simulated.under(rules)
     agreed = simulated.contract(task.partition.sizes)
+    if open_rules is not None and rules is not None:
+        economy.say_mechanism(rules)
+        open_rules.say_weights(rules, weights)
     with warnings_as_lines(), resumable(output), tracking(output, tensorboard) as tracker:
         if "learning_rate" in training:
             noise = NoisePlan.of(agreed, settings, task.partition.sizes)

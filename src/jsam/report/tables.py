@@ -57,9 +57,14 @@ class PathCell:
 
 
 def plan_headline(
-    contract: Contract, *, prior: str, flats: Sequence[Flat] = (), budget_plan: BudgetPlan | None = None
+    contract: Contract,
+    *,
+    prior: str,
+    flats: Sequence[Flat] = (),
+    budget_plan: BudgetPlan | None = None,
+    why: str | None = None,
 ) -> RenderableType:
-    """What was decided and what it costs."""
+    """What was decided and what it costs; `why` says why this mechanism was used."""
     lines: list[tuple[str, str, str]] = [
         ("kept", f"{contract.num_selected} of {contract.num_clients}", _most_drawn(contract)),
         ("expected cost", number(contract.expected_cost), "what the server expected to pay, from the prior"),
@@ -80,6 +85,8 @@ def plan_headline(
         for name, cap in (("selection probability", contract.max_selection_prob), ("ε", contract.max_epsilon))
         if cap is not None
     ]
+    if why:
+        lines.append(("mechanism", "", why))
     if caps:
         lines.append(("caps", "", ", ".join(caps)))
     grid = Table.grid(padding=(0, 2))
@@ -169,8 +176,8 @@ def clients_table(contract: Contract) -> RenderableType:
     return Group(table, Text(f"… and {hidden} more; --format csv or json gives all", style="dim"))
 
 
-def audit_tables(report: AuditReport) -> tuple[RenderableType, ...]:
-    """The verdict, then every check with its worst client and what was found."""
+def audit_tables(report: AuditReport, why: str | None = None) -> tuple[RenderableType, ...]:
+    """The verdict and why this mechanism was used, then every check with its worst client and what was found."""
     table = plain_columns("check", "verdict", "worst client", "found")
     for check in report.checks:
         verdict = Text(check.status, style=VERDICTS.get(check.status, ""))
@@ -184,6 +191,8 @@ def audit_tables(report: AuditReport) -> tuple[RenderableType, ...]:
         title = f"violated: {', '.join(dict.fromkeys(violation.check for violation in report.violations))}"
     some = "" if report.num_audited == report.num_clients else f" of {report.num_clients}, the most telling ones,"
     text = Text(f"{report.num_audited} clients{some} were tried with false reports.")
+    if why:
+        text.append(f"\nmechanism: {why}")
     head = Text(f"{report.mechanism}: {title}", style="green" if report.ok else "bold red")
     return Panel(text, title=head, title_align="left", expand=False, padding=(0, 2)), table
 
