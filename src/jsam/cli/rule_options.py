@@ -116,8 +116,8 @@ class RuleOptions:
     def why(self, rules: Rules) -> str | None:
         """Which of the two mechanisms that everybody must know apart is used, and why; None if it is another."""
         words = {
-            "jsam-even": "the cheapest clients, drawn evenly; --mechanism jsam is the paper's",
-            "jsam": "the paper's; jsam-even, the default, draws the cheapest clients evenly",
+            "jsam-even": "the cheapest clients, drawn evenly",
+            "jsam": "the paper's; the default is jsam-even",
         }
         if rules.mechanism not in words:
             return None

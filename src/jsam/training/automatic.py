@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jsam.mechanism.heterogeneity import CLASSES, by_chance
+from jsam.mechanism.heterogeneity import CLASSES, by_chance, heterogeneity
 from jsam.runs.noise_weight import NoiseWeight
 from jsam.runs.settings import TrainingSettings
 from jsam.training.data import Dataset
@@ -40,7 +40,8 @@ def known_heterogeneity(spec: TaskSpec, *, classes: int, samples: int) -> str:
     Writers are taken to be alike: all write the same digits, each in a hand of its own.
     """
     if spec.scheme == "dirichlet":
-        return f"dirichlet:{spec.alpha:.6g}/{classes}"
+        mixes = heterogeneity(f"dirichlet:{spec.alpha}/{classes}")
+        return f"{mixes + (1 - 1 / classes - mixes) / samples:.6g}"  # few records of a mix differ by chance
     percent = 100.0 if spec.scheme != "similarity" or spec.similarity is None else spec.similarity
     if percent == 100:
         return f"alike:{samples}/{classes}"
