@@ -200,3 +200,13 @@ def test_records_that_were_added_after_the_report_are_not_trained_on(tmp_path: P
     assert own == 2 * terms.samples
     books = ClientFiles.load(grown).books()
     assert refused(lambda: books.accept(terms, sensitivity=0.2, samples=own)) is Reason.INVALID_TERMS
+
+
+def test_a_campaign_that_began_by_sizes_cannot_go_on_without_them(tmp_path: Path) -> None:
+    store = ServerStore(tmp_path / "server")
+    store.begin(rules())
+    store.begin(rules())
+    with pytest.raises(InputError, match="holds a campaign with sizes 'reported'"):
+        store.begin(rules(sizes="equal"))
+    with pytest.raises(InputError, match="holds a campaign with min_clients"):
+        ServerStore(tmp_path / "server").begin(rules(min_clients=2))

@@ -216,3 +216,14 @@ def test_past_reports_are_headed_like_clients_in_any_case(run: Run, tmp_path: Pa
         for past in (lower, upper)
     ]
     assert contents[0] == contents[1]
+
+
+def test_what_it_costs_to_round_sizes_is_said(run: Run, clients: WriteClients) -> None:
+    rows = "".join(f"k{i},{(i + 0.5) / 30},{1_000_003 + 77_777 * i}\n" for i in range(30))
+    path = clients(f"id,sensitivity,samples\n{rows}")
+    options = (*UNIFORM, "--mechanism", "jsam-even")
+    content = planned_json(run, path, *options)
+    assert 0 <= content["rounding"]["loss"] < 0.01
+    assert content["rounding"]["records_per_unit"] > 1
+    assert "sizes: rounded to about" in run("plan", path, *options).out
+    assert "rounding" not in planned_json(run, EXAMPLE, *options)

@@ -10,6 +10,7 @@ from jsam.cli.options import RESULT, ClientsFile, PlotFile, Result, examples, op
 from jsam.cli.rule_options import Economy
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.fairness import CapPrice, Fairness, cap_prices
+from jsam.mechanism.rounding import rounding_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -51,26 +52,26 @@ def plan(
     result.check(sources=[clients, *economy.sources(rules)], plot=plot, write_rules=economy.written)
     inputs = Inputs.read(clients, rules)
     contract, bought = inputs.contract(payments=payments)
-    asked = None
-    if prices:
-        mechanism = inputs.named_mechanism().with_loss_weight(contract.loss_weight)
-        asked = list(cap_prices(mechanism, inputs.market, contract))
+    mechanism = inputs.named_mechanism().with_loss_weight(contract.loss_weight)
+    fairness, rounding = Fairness.of(contract), rounding_of(mechanism, inputs.market, contract)
+    asked = list(cap_prices(mechanism, inputs.market, contract)) if prices else None
     files = economy.files(rules)
     if plot is not None:
         from jsam.report.figures import plan_picture
 
         files[plot] = plan_picture(contract, plot.suffix)
-    budget_plan = {} if bought is None else {"budget_plan": bought.as_dict()}
-    fairness = Fairness.of(contract)
-    beside: dict[str, Any] = {**budget_plan, "fairness": fairness.as_dict()}
+    parts: dict[str, Any] = {} if bought is None else {"budget_plan": bought.as_dict()}
+    parts["fairness"] = fairness.as_dict()
+    if rounding is not None:
+        parts["rounding"] = rounding.as_dict()
     if asked is not None:
-        beside["cap_prices"] = [entry.as_dict() for entry in asked]
+        parts["cap_prices"] = [entry.as_dict() for entry in asked]
     result.deliver(
-        lambda: contract.as_dict() | beside,
+        lambda: contract.as_dict() | parts,
         "clients",
         lambda: [
             *_tables(contract, bought, inputs, economy.why(rules)),
-            fairness_text(fairness),
+            fairness_text(fairness, rounding),
             *_prices(contract, asked),
         ],
         beside=files,

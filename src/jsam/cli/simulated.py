@@ -18,6 +18,7 @@ import numpy as np
 
 from jsam.cli.inputs import Inputs
 from jsam.cli.output import say
+from jsam.cli.wording import in_options
 from jsam.errors import InputError, UnequalDataError
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Reporting(Simulated):
         try:
             contract = self._inputs(sizes).contract()[0]
         except UnequalDataError as error:
-            _say_alike(sizes, f"{error}")
+            _say_alike(sizes, in_options(str(error)))
             return self._inputs(None).contract()[0]
         if contract.data_shares is None and min(sizes) < max(sizes):
             _say_alike(sizes, f"{contract.mechanism} looks at no sizes")

@@ -135,14 +135,17 @@ class CappedEvenStage:
     def some(self, which: BoolArray) -> CappedEvenStage:
         return replace(self, tangent=self.tangent[which]) if isinstance(self.tangent, np.ndarray) else self
 
-    def least(self, v: FloatArray) -> float:
-        """A lower bound on F over all selections, from selections that may keep parts of clients."""
+    def least(self, v: FloatArray, pieces: int = PIECES) -> float:
+        """A lower bound on F over all selections, from selections that may keep parts of clients.
+
+        The more pieces each client's data are cut into, the better it is.
+        """
         s, eta, t = self.sizes, self.sizes.weights.loss_weight, self.tangent
         w = self.weight(v)
         order = np.argsort(w / s.units)
         ends = np.concatenate([[0.0], np.cumsum(s.shares[order])])
         # Between two ends of a piece F is at least what its terms are at their better ends, so pieces are short.
-        inner = ends[:-1, None] + np.diff(ends)[:, None] * (np.arange(PIECES) / PIECES)
+        inner = ends[:-1, None] + np.diff(ends)[:, None] * (np.arange(pieces) / pieces)
         U = np.append(inner.ravel(), 1.0)
         W = np.maximum(np.interp(U, ends, np.concatenate([[0.0], np.cumsum(w[order])])), w.min())
         low, high = U[:-1], np.minimum(U[1:], 1.0)
