@@ -68,7 +68,16 @@ def test_three_nodes_and_two_rounds_end_to_end_over_tls(tmp_path: Path) -> None:
     assert result["status"] == "finished:completed"
     assert [client["id"] for client in result["clients"]] == ["client-0", "client-1", "client-2"]
     for client, account in zip(result["clients"], result["server"]["clients"], strict=True):
-        named = {"id", "epsilon_bought", "epsilon_spent", "participations", "releases", "payment", "payment_agreed"}
+        named = {
+            "id",
+            "samples",
+            "epsilon_bought",
+            "epsilon_spent",
+            "participations",
+            "releases",
+            "payment",
+            "payment_agreed",
+        }
         assert set(client) == named
         assert 0 <= client["epsilon_spent"] <= client["epsilon_bought"]
         assert client == {name: account[name] for name in client}

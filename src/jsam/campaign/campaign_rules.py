@@ -18,7 +18,8 @@ from jsam.runs.settings import TrainingSettings
 
 _WHOLE, _NUMBERS = ("rounds", "per_round"), ("clip_norm", "learning_rate", "momentum", "delta")
 _TRAINING = (*_WHOLE, *_NUMBERS, "learning_rate_schedule", "adjacency")
-_USUAL = {"prior": "uniform:0,1", "model": "digits", "rounds": 10, "per_round": 4}
+# A setting that is None is said to be missing; one that is not said is usual.
+_USUAL = {"prior": "uniform:0,1", "max_epsilon": 10.0, "model": "digits", "rounds": 10, "per_round": 4}
 
 SETTINGS = ("campaign", *RULE_NAMES, "model", *_TRAINING, "sizes")
 """The names of everything that is published."""

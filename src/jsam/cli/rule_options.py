@@ -14,14 +14,14 @@ from jsam.cli.options import ECONOMY, RESULT, WEIGHTS, Flags, option
 from jsam.cli.output import say
 from jsam.errors import InputError
 from jsam.mechanism.registry import import_mechanism, mechanism_names
-from jsam.mechanism.rules import Rules, merged, read_settings
+from jsam.mechanism.rules import AUTO, Rules, merged, read_settings
 
 if TYPE_CHECKING:
     from jsam.training.automatic import TaskWeights
 
 RULES_FILE, WRITTEN_RULES = "rules", "write_rules"
 
-AUTO, FROM_DATA, NONE = "auto", "from-data", "none"
+FROM_DATA, NONE = "from-data", "none"
 MAX_EPSILON = 10.0  # where a command trains: a larger ε protects hardly anybody
 
 _HELP = {

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 from jsam.cli.options import ECONOMY, RESULT, TensorBoardFlag, examples, option, with_options
 from jsam.cli.output import check_folder, require_torch, say
-from jsam.cli.rule_options import AUTO, MAX_EPSILON, RULES_FILE, RuleOptions, rule_flags
+from jsam.cli.rule_options import MAX_EPSILON, RULES_FILE, RuleOptions, rule_flags
 from jsam.cli.running import finish, resumable, say_noise, tracking, trained, warnings_as_lines
 from jsam.cli.simulated import Planned, Simulated, asked
 from jsam.cli.training_options import DATA, PartitionOptions, TrainingOptions
 from jsam.errors import InputError
+from jsam.mechanism.rules import AUTO
 
 EXAMPLES = examples(
     "jsam simulate --dataset mnist --budget 10 --similarity 50 --output runs/a",

@@ -31,6 +31,9 @@ from jsam.mechanism.registry import find_description, mechanism_named
 from jsam.mechanism.solver.payments import Progress
 from jsam.mechanism.weights import Weights
 
+# In place of a noise weight: whoever knows the model computes it (`jsam.runs.noise_weight`).
+AUTO = "auto"
+
 FractionDone = Callable[[float], None]
 WORDS = ("mechanism", "prior", "heterogeneity")
 WHOLE = ("seed", "min_clients")

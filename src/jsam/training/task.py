@@ -48,7 +48,7 @@ class Task:
     @property
     def num_parameters(self) -> int:
         """D: how many numbers are learned, and so noised."""
-        return sum(value.numel() for value in self.model.parameters() if value.requires_grad)
+        return num_parameters(self.model)
 
     @property
     def weights_norm(self) -> float:
@@ -74,6 +74,11 @@ class Task:
             "digest": digest.hexdigest(),
             "samples": list(self.partition.sizes),
         }
+
+
+def num_parameters(model: nn.Module) -> int:
+    """How many numbers of a model are learned."""
+    return sum(value.numel() for value in model.parameters() if value.requires_grad)
 
 
 def weights_norm(model: nn.Module) -> float:

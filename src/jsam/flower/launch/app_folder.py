@@ -58,7 +58,8 @@ def pyproject(values: Mapping[str, Any], *, clientapp: str = CLIENT_APP) -> str:
     if unknown:
         raise InputError(f"unknown settings: {', '.join(sorted(unknown))}")
     usual = {**CampaignRules.from_dict({"campaign": "-", "loss_weight": 1.0}).as_dict(), "sizes": EQUAL}
-    rules = {name: values.get(name, None if name in (*OPTIONAL, "campaign") else usual[name]) for name in SETTINGS}
+    open_yet = ("campaign", "loss_weight")
+    rules = {name: values.get(name, None if name in open_yet else usual.get(name)) for name in SETTINGS}
     conduct = {name: values.get(name, default) for name, default in options.items()}
     return _HEAD.replace("{clientapp}", clientapp) + _lines(rules) + _OPTIONS + _lines(conduct)
 

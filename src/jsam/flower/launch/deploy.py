@@ -66,6 +66,13 @@ def _account(name: str, entry: Statement | None) -> dict[str, Any]:
     return {"id": name, **{field: 0 if entry is None else getattr(entry, field) for field in names}}
 
 
+def dealing(dataset: str, *, clients: int, sizes: str | tuple[int, ...] | None = None, seed: int) -> TaskSpec:
+    """How data are dealt out to the clients of a federation on this machine."""
+    if clients < 1:
+        raise InputError(f"clients is {clients}; it must be at least 1")
+    return TaskSpec(dataset=dataset, num_clients=clients, sizes=sizes, seed=seed)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shares:
     """What each client of a federation on this machine gets: its records and a sensitivity drawn from the prior."""
@@ -85,14 +92,16 @@ class Shares:
         Data that cannot be dealt out to so many clients are refused, and a mechanism that cannot plan for them
         (fsbm-9 for three).
         """
-        if clients < 1:
-            raise InputError(f"clients is {clients}; it must be at least 1")
-        seed, data = rules.rules.seed, load_dataset(dataset)
-        split = TaskSpec(dataset=dataset, num_clients=clients, sizes=sizes, seed=seed).split(data)
-        sensitivities = draw_sensitivities(rules.rules.prior_of_all(), clients, seed)
+        data, spec = load_dataset(dataset), dealing(dataset, clients=clients, sizes=sizes, seed=rules.rules.seed)
+        return cls.of(rules, dataset, data, spec.split(data))
+
+    @classmethod
+    def of(cls, rules: CampaignRules, name: str, data: Dataset, split: Partition) -> Shares:
+        """The same of data that are loaded and split already; `name` is that of the data set."""
+        sensitivities = draw_sensitivities(rules.rules.prior_of_all(), split.num_clients, rules.rules.seed)
         market, mechanism = rules.rules.market(sensitivities), rules.rules.mechanism_at(1.0)
         mechanism.rule(len(mechanism.active(market)))
-        return cls(rules=rules, dataset_name=dataset, dataset=data, split=split, sensitivities=sensitivities)
+        return cls(rules=rules, dataset_name=name, dataset=data, split=split, sensitivities=sensitivities)
 
     @property
     def names(self) -> list[str]:
