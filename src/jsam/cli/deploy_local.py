@@ -148,9 +148,8 @@ def _counting_sizes(settings: dict[str, Any], *, wanted: bool) -> CampaignRules:
         try:
             return CampaignRules.from_dict({**settings, "sizes": REPORTED})
         except UnequalDataError as error:
-            say(
-                f"warning: the plan treats all clients alike, whatever they hold; noise does not ({in_options(str(error))})"
-            )
+            why = in_options(str(error))
+            say(f"warning: the plan treats all clients alike, whatever they hold; noise does not ({why})")
     return CampaignRules.from_dict(settings)
 
 
