@@ -95,6 +95,17 @@ def test_a_cap_holds_though_the_selection_is_made_by_rounded_sizes() -> None:
         assert jsam.plan(market, mechanism, payments=False).selection_probs.max() <= cap * (1 + 1e-9)
 
 
+def test_where_true_shares_would_break_a_cap_or_a_floor_the_rounded_ones_stay() -> None:
+    market = jsam.Market(sensitivities=np.array([0.1, 0.2, 0.3]), prior=scipy.stats.uniform(0, 1), samples=[52, 48, 90])
+    rounded = np.array([0.5, 0.5, 0.0])
+    for bounds in ({}, {"max_selection_prob": 0.52}, {"min_selection_prob": 0.48}):
+        free = jsam.EvenJSAM(loss_weight=1.0, **bounds)
+        assert free.probs_by_size(market, rounded) == pytest.approx([0.52, 0.48, 0.0])
+    for bounds in ({"max_selection_prob": 0.51}, {"min_selection_prob": 0.49}):
+        tight = jsam.EvenJSAM(loss_weight=1.0, **bounds)
+        assert tight.probs_by_size(market, rounded).tolist() == [0.5, 0.5, 0.0]
+
+
 def test_a_contract_for_other_numbers_of_clients_is_refused(tmp_path: Path) -> None:
     contract = contract_by_size(jsam.USBM(loss_weight=40.0))
     with pytest.raises(InputError, match="the contract has 6 clients and the partition 5"):
