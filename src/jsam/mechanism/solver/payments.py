@@ -49,18 +49,45 @@ def rents(
     """
     if cost.affine is None:
         return _by_quadrature(own, ranks, reports, cost, tolerance, progress)
+    objective = np.broadcast_to(np.asarray(objective, dtype=np.float64), reports.shape)
+    at_most = epsilons * cost.top
+    if np.any(_too_rough(ROUNDING * objective / cost.affine[1], at_most)):
+        precise = _by_changes(own, ranks, reports, cost, progress)
+        if precise is not None:
+            return precise
     values, bounds = np.zeros(len(ranks)), np.zeros(len(ranks))
-    objective = np.broadcast_to(np.asarray(objective, dtype=np.float64), values.shape)
     top = np.full(len(ranks), cost.at_top)
     for part, block in own.blocks(ranks, top, top, AFFINE_LEAF, progress):
         at_top = own.curve(block, block.ranks, top[part]).objective
         values[part] = np.maximum(at_top - objective[part], 0.0) / cost.affine[1]
         bounds[part] = ROUNDING * at_top / cost.affine[1]
-    # Where the loss is most of the objective (a low cap on ε), the difference of two optima has lost its digits.
-    lost = np.flatnonzero(bounds > LOST_DIGITS * (reports * epsilons + values))
+    # Where the loss is most of the objective (a low cap on ε), or with very many clients, the difference of two optima
+    # has lost its digits.
+    lost = np.flatnonzero(_too_rough(bounds, reports * epsilons + values))
     if len(lost):
-        values[lost], bounds[lost] = _by_quadrature(own, ranks[lost], reports[lost], cost, tolerance)
+        again = _by_changes(own, ranks[lost], reports[lost], cost)
+        if again is None:
+            again = _by_quadrature(own, ranks[lost], reports[lost], cost, tolerance)
+        values[lost], bounds[lost] = again
     return values, bounds
+
+
+def _too_rough(bounds: FloatArray, payments: FloatArray) -> BoolArray:
+    """Whether so large an error could be seen in so large a payment."""
+    return np.asarray(bounds > LOST_DIGITS * payments)
+
+
+def _by_changes(
+    own: Answers, ranks: IntArray, reports: FloatArray, cost: VirtualCost, progress: Progress | None = None
+) -> tuple[FloatArray, FloatArray] | None:
+    """The rents from changes of the objective that have all their digits; None where there is no such way."""
+    assert cost.affine is not None
+    known = own.rises(ranks, cost(reports), cost.at_top)
+    if known is None:
+        return None
+    if progress is not None:
+        progress(len(ranks))
+    return known[0] / cost.affine[1], known[1] / cost.affine[1]
 
 
 def _by_quadrature(

@@ -15,6 +15,7 @@ import numpy as np
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.solver.allocation import CHUNK, SLACK, Allocation, Rule, allocate, budgets, minimise, probs_at
 from jsam.mechanism.solver.closed_form import evaluate
+from jsam.mechanism.solver.differences import rises
 from jsam.mechanism.solver.profiles import two_thirds
 from jsam.mechanism.solver.rows import MovedRows, SortedRows
 
@@ -86,6 +87,13 @@ class Answers(ABC):
     def narrowed(self, block: Any, low: FloatArray, high: FloatArray) -> Block:
         """Drop what no client of the block can want between low and high."""
 
+    def rises(self, ranks: IntArray, v: FloatArray, top: float) -> tuple[FloatArray, FloatArray] | None:
+        """How much the objective rises as each client goes from v to `top`, to all digits, with a bound on its error.
+
+        None where there is no such way.
+        """
+        return None
+
     def blocks(
         self,
         ranks: IntArray,
@@ -134,6 +142,12 @@ class OwnReport(Answers):
     def curve(self, block: Block, ranks: IntArray, v: FloatArray) -> Curves:
         step = max(1, CHUNK // max(len(block.which), 1))
         return curves(self.rule, self.base, block.which, np.zeros_like(ranks), ranks, v, step)
+
+    def rises(self, ranks: IntArray, v: FloatArray, top: float) -> tuple[FloatArray, FloatArray] | None:
+        as_reported = bool(np.all(np.diff(ranks) > 0)) and np.array_equal(v, self.base.v[0][ranks])
+        if self.rule.weights.max_epsilon is not None or not as_reported:
+            return None
+        return rises(self.rule, self.base, ranks, top)
 
     def _values(self, which: IntArray, ranks: IntArray, v: FloatArray) -> FloatArray:
         """The objective of each profile with the clients of `ranks` moved to v, a row for each."""
