@@ -15,7 +15,6 @@ import numpy as np
 
 from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
 from jsam.mechanism.solver.closed_form import best_cost
-from jsam.mechanism.solver.knapsack import empty_table, selection, with_clients, without_each
 from jsam.mechanism.solver.profiles import two_thirds
 from jsam.mechanism.weights import Weights
 
@@ -25,7 +24,6 @@ TANGENT_STEP = 1.05
 # The unit is such that clients times units stay below this; under a cap on ε there are many tables to fill.
 CLIENTS_TIMES_UNITS, WITH_CAP = 8_000_000, 1_000_000
 PIECES = 4  # of each client's data, for a lower bound
-ROUGHLY = 6  # every so many tangents give a bound on the best without a client
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,6 +91,10 @@ class EvenStage:
             G, B = best_cost(d, d * d, np.sqrt(w.noise_weight) * S * np.sqrt(S), w.loss_weight)
             return G, 1.5 * B / weight
 
+    def between(self, low: IntArray, high: IntArray, weight: FloatArray) -> FloatArray:
+        """A lower bound on F from `low` to `high` units, where the selection weighs so much at least."""
+        return self.value(high, weight)[0]
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CappedEvenStage:
@@ -135,21 +137,13 @@ class CappedEvenStage:
     def some(self, which: BoolArray) -> CappedEvenStage:
         return replace(self, tangent=self.tangent[which]) if isinstance(self.tangent, np.ndarray) else self
 
-    def least(self, v: FloatArray) -> float:
-        """A lower bound on F over all selections, from selections that may keep parts of clients."""
+    def between(self, low: IntArray, high: IntArray, weight: FloatArray) -> FloatArray:
+        """A lower bound on F from `low` to `high` units, where the selection weighs so much at least."""
         s, eta, t = self.sizes, self.sizes.weights.loss_weight, self.tangent
-        w = self.weight(v)
-        order = np.argsort(w / s.units)
-        ends = np.concatenate([[0.0], np.cumsum(s.shares[order])])
-        # Between two ends of a piece F is at least what its terms are at their better ends, so pieces are short.
-        inner = ends[:-1, None] + np.diff(ends)[:, None] * (np.arange(PIECES) / PIECES)
-        U = np.append(inner.ravel(), 1.0)
-        W = np.maximum(np.interp(U, ends, np.concatenate([[0.0], np.cumsum(w[order])])), w.min())
-        low, high = U[:-1], np.minimum(U[1:], 1.0)
-        d = even_bias(s, high)
-        spread = s.weights.bias_weight**2 * s.share_squares * np.minimum(low * (1 - low), high * (1 - high))
-        bound = eta * (d + np.maximum(spread, 0.0) / (2 * t) + t / (2 * high**2)) + W[:-1]
-        return float(bound.min())
+        U, most = low / s.total, high / s.total
+        spread = s.weights.bias_weight**2 * s.share_squares * np.minimum(U * (1 - U), most * (1 - most))
+        rest = even_bias(s, most) + np.maximum(spread, 0.0) / (2 * t) + t / (2 * most**2)
+        return np.asarray(eta * rest + weight)
 
 
 def even_bias(sizes: Sizes, kept: FloatArray) -> FloatArray:
@@ -186,6 +180,10 @@ class ReceiverStage:
         with np.errstate(divide="ignore", invalid="ignore"):
             return G, 1.5 * B / S
 
+    def between(self, low: IntArray, high: IntArray, weight: FloatArray) -> FloatArray:
+        """A lower bound on F from `low` to `high` units, where the selection weighs so much at least."""
+        return self.value(high, weight)[0]
+
     def received(self, units: IntArray, weight: FloatArray, v: FloatArray) -> tuple[FloatArray, FloatArray]:
         """F and the receiver's own ε where its virtual cost is v, with the others' units and weights."""
         G, B, S, e = self._at(units, weight, v)
@@ -211,6 +209,25 @@ class ReceiverStage:
 
 
 Stage = EvenStage | CappedEvenStage | ReceiverStage
+
+
+def lower_bound(stage: Stage, v: FloatArray, allowed: BoolArray) -> float:
+    """A lower bound on F over all selections that are allowed, from selections that may keep parts of clients."""
+    sizes, weights = stage.sizes, stage.weight(v)
+    if stage.skipped >= 0:
+        weights[stage.skipped] = np.inf
+    order = np.argsort(weights / sizes.units)
+    order = order[np.isfinite(weights[order])]
+    ends = np.concatenate([[0], np.cumsum(sizes.units[order])])
+    # Between two ends of a piece F is at least what its terms are at their better ends, so pieces are short.
+    inner = ends[:-1, None] + np.diff(ends)[:, None] * (np.arange(PIECES) / PIECES)
+    units = np.append(inner.ravel(), ends[-1])
+    weighed = np.interp(units, ends, np.concatenate([[0.0], np.cumsum(weights[order])]))
+    if stage.skipped < 0:
+        weighed = np.maximum(weighed, weights.min())
+    some = np.flatnonzero(allowed)
+    inside = (units[1:] >= some[0]) & (units[:-1] <= some[-1])
+    return float(stage.between(units[:-1][inside], units[1:][inside], weighed[:-1][inside]).min(initial=np.inf))
 
 
 def even_range(sizes: Sizes) -> BoolArray:
@@ -245,103 +262,3 @@ def receiver_range(sizes: Sizes) -> BoolArray:
         largest = np.sort(sizes.units)[::-1][: int(w.min_clients) - 2]
         good &= units > largest.sum()
     return np.asarray(good)
-
-
-def receiver_stages(sizes: Sizes, v: FloatArray) -> tuple[Stage, ...]:
-    """A stage for each client that may receive, though another moves its report.
-
-    Without a cap on p a client is never the best receiver if another one has more data and a lower v/u. If only one
-    other does, it may become the best once that one's report has moved.
-    """
-    N = len(sizes)
-    if sizes.weights.max_selection_prob is not None:
-        return tuple(ReceiverStage(sizes=sizes, skipped=r, v=float(v[r])) for r in range(N))
-    price = v / sizes.shares
-    order = np.lexsort((-sizes.units, price))
-    stages, largest = [], [-1, -1]  # of those before in the order of price
-    for r in order.tolist():
-        if sizes.units[r] > largest[0]:
-            stages.append(ReceiverStage(sizes=sizes, skipped=r, v=float(v[r])))
-            largest = sorted([*largest, int(sizes.units[r])])[1:]
-    return tuple(stages)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Best:
-    """The best selection of all stages: its objective, its stage and the units that it holds."""
-
-    objective: float
-    stage: Stage
-    units: int
-
-
-def best_selection(stages: Sequence[Stage], bounds: FloatArray, v: FloatArray, allowed: BoolArray) -> Best:
-    """The best over all stages; one whose lower bound is above what was found need not be looked at."""
-    best: Best | None = None
-    for i in np.argsort(bounds, kind="stable"):
-        if best is not None and bounds[i] > best.objective * (1 + SLACK):
-            break
-        stage = stages[i]
-        sizes = stage.sizes
-        table = with_clients(empty_table(sizes.total), sizes.units, stage.weight(v), stage.skipped)
-        units = np.flatnonzero(np.isfinite(table) & allowed)
-        if len(units) == 0:
-            continue
-        G, _ = stage.value(units, table[units])
-        if best is None or G.min() < best.objective:
-            best = Best(objective=float(G.min()), stage=stage, units=int(units[G.argmin()]))
-    assert best is not None
-    return best
-
-
-def even_tangents(sizes: Sizes, v: FloatArray) -> tuple[list[Stage], FloatArray]:
-    """The stages of even shares in which the best selection may lie, with lower bounds on what each can give."""
-    if sizes.weights.max_epsilon is None:
-        return [EvenStage(sizes=sizes)], np.zeros(1)
-    stages = _tangents_within(sizes, *_window(sizes, v))
-    return list(stages), np.array([stage.least(v) for stage in stages])
-
-
-def even_stages(sizes: Sizes, v: FloatArray, allowed: BoolArray) -> tuple[Stage, ...]:
-    """The stages of even shares that can matter for these virtual costs, or for whoever of these raises its own."""
-    stages, bounds = even_tangents(sizes, v)
-    if len(stages) == 1:
-        return tuple(stages)
-    best = best_selection(stages, bounds, v, allowed)
-    held = selection(sizes.units, best.stage.weight(v), best.units)
-    most = max(best.objective, _best_without_anyone(sizes, v, stages[::ROUGHLY], held, allowed))
-    return tuple(stage for stage, bound in zip(stages, bounds, strict=True) if bound <= most * (1 + SLACK))
-
-
-def _window(sizes: Sizes, v: FloatArray) -> tuple[float, float]:
-    """Between which tangents the best one lies, whatever selection it has.
-
-    F is at least η t/2, and at least η Q/(2 N² t E²) from a single client at the cap. Both must stay below what keeping
-    everybody at some tangent gives.
-    """
-    w, N = sizes.weights, len(sizes)
-    E = w.max_epsilon
-    assert E is not None
-    eps = np.minimum(np.cbrt(np.median(v) / v) * E, E)
-    known = w.loss_weight * np.sqrt(w.noise_weight * (1 / eps**2).sum()) / N + float(v @ eps)
-    return w.loss_weight * w.noise_weight / (2 * N**2 * E**2 * known) / TANGENT_STEP, 2 * known / w.loss_weight
-
-
-def _tangents_within(sizes: Sizes, low: float, high: float) -> list[CappedEvenStage]:
-    """Tangents are powers of one number, so the grid does not depend on where it is looked at."""
-    step = np.log(TANGENT_STEP)
-    powers = np.arange(np.floor(np.log(low) / step), np.ceil(np.log(high) / step) + 1)
-    return [CappedEvenStage(sizes=sizes, tangent=float(np.exp(step * power))) for power in powers]
-
-
-def _best_without_anyone(
-    sizes: Sizes, v: FloatArray, some: Sequence[Stage], held: IntArray, allowed: BoolArray
-) -> float:
-    """An upper bound on the least objective without a client, for the client for whom it is largest."""
-    weights, nobody = [stage.weight(v) for stage in some], [-1] * len(some)
-    units = np.flatnonzero(allowed)
-    worst = 0.0
-    for _, tables in without_each(sizes.units, weights, nobody, held):
-        values = [stage.value(units, table[units])[0].min() for stage, table in zip(some, tables, strict=True)]
-        worst = max(worst, float(min(values)))
-    return worst
