@@ -21,8 +21,8 @@ from jsam.mechanism.weights import Weights
 SLACK = 1e-12
 # The tangents of a capped loss lie so far apart, relatively; their least is above the root by less than 3e-4 of it.
 TANGENT_STEP = 1.05
-# The unit is such that clients times units stay below this; under a cap on ε there are many tables to fill.
-CLIENTS_TIMES_UNITS, WITH_CAP = 8_000_000, 1_000_000
+# Sizes are rounded where records are more than this over the number of clients, and more than so many for each.
+CLIENTS_TIMES_UNITS, UNITS_EACH = 8_000_000, 40
 PIECES = 4  # of each client's data, for a lower bound
 
 
@@ -30,18 +30,41 @@ PIECES = 4  # of each client's data, for a lower bound
 class Sizes:
     """How much data each client holds, in whole units, and the weights and caps of the server. All of it is public."""
 
-    units: IntArray
+    samples: IntArray
+    unit: int  # records in a unit
     weights: Weights
 
     @classmethod
     def of(cls, samples: Sequence[int], weights: Weights) -> Sizes:
         """The sizes of clients with so many samples, rounded to a unit that follows from the sizes alone."""
         M = np.asarray(samples, dtype=np.int64)
-        most = CLIENTS_TIMES_UNITS if weights.max_epsilon is None else WITH_CAP
-        unit = max(1, -(-int(M.sum()) * len(M) // most))
+        most = max(CLIENTS_TIMES_UNITS // len(M), UNITS_EACH * len(M), 1)
+        unit = max(1, -(-int(M.sum()) // most))
         common = int(np.gcd.reduce(M))
-        unit = common if common >= unit else unit
-        return cls(units=np.maximum(1, np.rint(M / unit).astype(np.int64)), weights=weights)
+        return cls(samples=M, unit=common if common >= unit else unit, weights=weights)
+
+    @property
+    def exact(self) -> Sizes:
+        """The same without rounding."""
+        return replace(self, unit=int(np.gcd.reduce(self.samples)))
+
+    @cached_property
+    def units(self) -> IntArray:
+        return np.maximum(1, np.rint(self.samples / self.unit).astype(np.int64))
+
+    @cached_property
+    def rounded_up(self) -> int:
+        """Records by which the units of any selection may overstate what it holds."""
+        return int(np.maximum(self.units * self.unit - self.samples, 0).sum())
+
+    @cached_property
+    def rounded_down(self) -> int:
+        """Records by which they may understate it."""
+        return int(np.maximum(self.samples - self.units * self.unit, 0).sum())
+
+    @property
+    def rounded(self) -> bool:
+        return self.rounded_up + self.rounded_down > 0
 
     @cached_property
     def total(self) -> int:
@@ -211,53 +234,73 @@ class ReceiverStage:
 Stage = EvenStage | CappedEvenStage | ReceiverStage
 
 
-def lower_bound(stage: Stage, v: FloatArray, allowed: BoolArray) -> float:
-    """A lower bound on F over all selections that are allowed, from selections that may keep parts of clients."""
+def lower_bound(stage: Stage, v: FloatArray, allowed: BoolArray, rounds: int = 0) -> float:
+    """A lower bound on F over all selections that are allowed, from selections that may keep parts of clients.
+
+    Between two numbers of units F is at least what its terms are at their better ends. In each further round the
+    pieces that may hold the least are cut.
+    """
     sizes, weights = stage.sizes, stage.weight(v)
     if stage.skipped >= 0:
         weights[stage.skipped] = np.inf
     order = np.argsort(weights / sizes.units)
     order = order[np.isfinite(weights[order])]
     ends = np.concatenate([[0], np.cumsum(sizes.units[order])])
-    # Between two ends of a piece F is at least what its terms are at their better ends, so pieces are short.
+    weighed = np.concatenate([[0.0], np.cumsum(weights[order])])
     inner = ends[:-1, None] + np.diff(ends)[:, None] * (np.arange(PIECES) / PIECES)
     units = np.append(inner.ravel(), ends[-1])
-    weighed = np.interp(units, ends, np.concatenate([[0.0], np.cumsum(weights[order])]))
-    if stage.skipped < 0:
-        weighed = np.maximum(weighed, weights.min())
     some = np.flatnonzero(allowed)
-    inside = (units[1:] >= some[0]) & (units[:-1] <= some[-1])
-    return float(stage.between(units[:-1][inside], units[1:][inside], weighed[:-1][inside]).min(initial=np.inf))
+    low, high = units[:-1], units[1:]
+    inside = (high >= some[0]) & (low <= some[-1])
+    low, high = low[inside], high[inside]
+    for left in range(rounds, -1, -1):
+        least = np.interp(low, ends, weighed)
+        if stage.skipped < 0:
+            least = np.maximum(least, weights.min())
+        bounds = stage.between(low, high, least)
+        if left == 0 or len(bounds) == 0:
+            break
+        at_most = stage.between(high, high, np.interp(high, ends, weighed)).min()
+        may = bounds <= at_most
+        parts = low[may, None] + (high - low)[may, None] * (np.arange(PIECES + 1) / PIECES)
+        low, high = (np.concatenate([x[~may], y.ravel()]) for x, y in ((low, parts[:, :-1]), (high, parts[:, 1:])))
+    return float(bounds.min(initial=np.inf))
 
 
 def even_range(sizes: Sizes) -> BoolArray:
     """Which numbers of units may be kept under even shares: caps and floors are held whoever is among the kept.
 
-    p_k = u_k/U keeps to a cap for all if U is at least the largest share over the cap, and to a floor if U is at most
-    the smallest share over the floor; more units than the `min_clients` − 1 largest hold keep `min_clients`. All of it
-    follows from the sizes alone.
+    p_k = M_k/ΣM keeps to a cap for all if those kept hold at least the largest size over the cap, and to a floor if
+    they hold at most the smallest size over the floor; more units than the `min_clients` − 1 largest hold keep
+    `min_clients`. All of it follows from the sizes alone. Where they are rounded, what that may hide is allowed for.
     """
-    units, total, w = np.arange(sizes.total + 1), sizes.total, sizes.weights
+    units, w, M = np.arange(sizes.total + 1), sizes.weights, sizes.samples
+    records = units * float(sizes.unit)
+    everybody = units == sizes.total
     good = units > 0
     if w.max_selection_prob is not None:
-        good &= units * w.max_selection_prob >= sizes.units.max() * (1 - SLACK)
+        least = np.where(everybody, M.sum(), records - sizes.rounded_up)
+        good &= least * w.max_selection_prob >= M.max() * (1 - SLACK)
     if w.min_selection_prob:
-        good &= units * w.min_selection_prob <= sizes.units.min() * (1 + SLACK)
+        most = np.where(everybody, M.sum(), records + sizes.rounded_down)
+        good &= most * w.min_selection_prob <= M.min() * (1 + SLACK)
     if w.min_clients is not None and w.min_clients > 1:
         largest = np.sort(sizes.units)[::-1][: int(w.min_clients) - 1]
-        good &= (units > largest.sum()) | (units == total)
+        good &= (units > largest.sum()) | everybody
     return np.asarray(good)
 
 
 def receiver_range(sizes: Sizes) -> BoolArray:
     """Which numbers of units the clients kept beside a receiver may hold: p_r = 1 − U and p = u keep to caps."""
-    units, total, w = np.arange(sizes.total + 1), sizes.total, sizes.weights
+    units, w, M = np.arange(sizes.total + 1), sizes.weights, sizes.samples
     good = np.ones(sizes.total + 1, dtype=bool)
+    total, largest_share, smallest_share = float(M.sum()), M.max() / M.sum(), M.min() / M.sum()
     if w.max_selection_prob is not None:
-        least = total - w.max_selection_prob * total
-        good &= (units >= least - SLACK * total) & (sizes.shares.max() <= w.max_selection_prob * (1 + SLACK))
+        least = (1 - w.max_selection_prob - SLACK) * total
+        good &= units * float(sizes.unit) - sizes.rounded_up >= least
+        good &= largest_share <= w.max_selection_prob * (1 + SLACK)
     if w.min_selection_prob:
-        good &= sizes.shares.min() >= w.min_selection_prob * (1 - SLACK)
+        good &= smallest_share >= w.min_selection_prob * (1 - SLACK)
     if w.min_clients is not None and w.min_clients > 1:
         largest = np.sort(sizes.units)[::-1][: int(w.min_clients) - 2]
         good &= units > largest.sum()

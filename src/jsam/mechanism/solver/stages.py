@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -65,14 +66,14 @@ def best_selection(candidates: Candidates, v: FloatArray, allowed: BoolArray) ->
     return best
 
 
-def even_candidates(sizes: Sizes, v: FloatArray, allowed: BoolArray) -> Candidates:
+def even_candidates(sizes: Sizes, v: FloatArray, allowed: BoolArray, rounds: int = 0) -> Candidates:
     """The stages of even shares; under a cap on ε there is one for each tangent."""
     if sizes.weights.max_epsilon is None:
-        return Candidates(stages=[EvenStage(sizes=sizes)], bounds=np.zeros(1))
-    return _bounded(_tangents_within(sizes, *_window(sizes, v)), v, allowed)
+        return _bounded([EvenStage(sizes=sizes)], v, allowed, rounds)
+    return _bounded(_tangents_within(sizes, *_window(sizes, v)), v, allowed, rounds)
 
 
-def receiver_candidates(sizes: Sizes, v: FloatArray, allowed: BoolArray) -> Candidates:
+def receiver_candidates(sizes: Sizes, v: FloatArray, allowed: BoolArray, rounds: int = 0) -> Candidates:
     """A stage for each client that may receive, though another moves its report.
 
     Without a cap on p a client is never the best receiver if another one has more data and a lower v/u. If only one
@@ -83,7 +84,14 @@ def receiver_candidates(sizes: Sizes, v: FloatArray, allowed: BoolArray) -> Cand
         if sizes.weights.max_selection_prob is not None or sizes.units[r] > largest[0]:
             stages.append(ReceiverStage(sizes=sizes, skipped=r, v=float(v[r])))
             largest = sorted([*largest, int(sizes.units[r])])[1:]
-    return _bounded(stages, v, allowed)
+    return _bounded(stages, v, allowed, rounds)
+
+
+def least_of_all(candidates: Candidates) -> float:
+    """A lower bound on the objective over all stages, counted by the loss itself where tangents stand for its root."""
+    least = float(candidates.bounds.min())
+    tangents = isinstance(candidates.stages[0], CappedEvenStage)
+    return least / math.cosh(math.log(TANGENT_STEP) / 2) if tangents else least
 
 
 def that_matter(candidates: Candidates, v: FloatArray, allowed: BoolArray) -> Candidates:
@@ -100,8 +108,8 @@ def that_matter(candidates: Candidates, v: FloatArray, allowed: BoolArray) -> Ca
     return candidates.below(float(most.max()))
 
 
-def _bounded(stages: Sequence[Stage], v: FloatArray, allowed: BoolArray) -> Candidates:
-    return Candidates(stages=stages, bounds=np.array([lower_bound(stage, v, allowed) for stage in stages]))
+def _bounded(stages: Sequence[Stage], v: FloatArray, allowed: BoolArray, rounds: int) -> Candidates:
+    return Candidates(stages=stages, bounds=np.array([lower_bound(stage, v, allowed, rounds) for stage in stages]))
 
 
 def _window(sizes: Sizes, v: FloatArray) -> tuple[float, float]:

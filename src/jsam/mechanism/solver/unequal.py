@@ -17,18 +17,20 @@ import numpy as np
 from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
 from jsam.mechanism.solver.allocation import Allocation
 from jsam.mechanism.solver.core import Core, core_of
-from jsam.mechanism.solver.counted import CappedEvenStage, ReceiverStage, Sizes, Stage
+from jsam.mechanism.solver.counted import CappedEvenStage, ReceiverStage, Sizes, Stage, even_range, receiver_range
 from jsam.mechanism.solver.knapsack import without_each
 from jsam.mechanism.solver.response import Answers, Block, Curves
 from jsam.mechanism.solver.stages import (
     Candidates,
     best_selection,
     even_candidates,
+    least_of_all,
     receiver_candidates,
     that_matter,
 )
 
 CHUNK_OF_FEW = 1 << 14  # reports × ways: beyond it fewer reports together are quicker
+ROUNDS = 5  # of cutting pieces of data, for the bound on what rounding loses
 SLACK = 1 + 1e-12
 
 
@@ -117,12 +119,21 @@ class UnequalReport(Answers):
         p, eps = np.zeros(len(self.sizes)), np.zeros(len(self.sizes))
         at, total = np.array([kept_units]), np.array([best.core.weights[kept].sum()])
         _, slope = stage.value(at, total)
-        p[kept] = self.sizes.units[kept] / (kept_units if stage.skipped < 0 else self.sizes.total)
+        M = self.sizes.samples
+        p[kept] = M[kept] / (M[kept].sum() if stage.skipped < 0 else M.sum())
         eps[kept] = slope[0] * stage.slope(self.v[kept])
         if isinstance(stage, ReceiverStage):
             r = stage.skipped
-            p[r], eps[r] = stage.probability(at)[0], stage.received(at, total, self.v[[r]])[1][0]
+            p[r], eps[r] = (M.sum() - M[kept].sum()) / M.sum(), stage.received(at, total, self.v[[r]])[1][0]
         return Allocation(selection_probs=p, epsilons=eps, objective=best.objective, runner_up=None)
+
+    def least_unrounded(self) -> float | None:
+        """What the objective is at least for the sizes as they are; None where they were not rounded."""
+        if not self.sizes.rounded:
+            return None
+        exact = self.sizes.exact
+        every, allowed = (receiver_candidates, receiver_range) if self.receivers else (even_candidates, even_range)
+        return least_of_all(every(exact, self.v, allowed(exact), ROUNDS))
 
     def _useful(self, stage: Stage, units: IntArray, weights: FloatArray) -> tuple[IntArray, FloatArray]:
         """Numbers of units that may be kept; where F falls with U, only those that no larger one beats."""
