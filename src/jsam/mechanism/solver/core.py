@@ -94,10 +94,9 @@ def core_of(stage: Stage, v: FloatArray, allowed: BoolArray, *, moving: bool = T
     return _Search(stage=stage, weights=_weights(stage, v), allowed=allowed).core(moving=moving)
 
 
-def without_each_greedily(stage: Stage, v: FloatArray, allowed: BoolArray) -> tuple[float, FloatArray]:
-    """Upper bounds on the least objective of a stage, with all clients and without each of them."""
-    search = _Search(stage=stage, weights=_weights(stage, v), allowed=allowed)
-    return float(search.greedy.min()), search.without_each
+def without_each_greedily(stage: Stage, v: FloatArray, allowed: BoolArray) -> FloatArray:
+    """Upper bounds on the least objective of a stage without each client."""
+    return _Search(stage=stage, weights=_weights(stage, v), allowed=allowed).without_each
 
 
 def _weights(stage: Stage, v: FloatArray) -> FloatArray:

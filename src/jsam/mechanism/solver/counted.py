@@ -130,6 +130,7 @@ class CappedEvenStage:
 
     sizes: Sizes
     tangent: float | FloatArray  # t; several stand beside as many numbers of units
+    lowest: float | None = None  # if given, bounds hold for all tangents from here up to `tangent`
     skipped: int = -1
     falls_with_units = False
 
@@ -165,7 +166,8 @@ class CappedEvenStage:
         s, eta, t = self.sizes, self.sizes.weights.loss_weight, self.tangent
         U, most = low / s.total, high / s.total
         spread = s.weights.bias_weight**2 * s.share_squares * np.minimum(U * (1 - U), most * (1 - most))
-        rest = even_bias(s, most) + np.maximum(spread, 0.0) / (2 * t) + t / (2 * most**2)
+        lowest = t if self.lowest is None else self.lowest
+        rest = even_bias(s, most) + np.maximum(spread, 0.0) / (2 * t) + lowest / (2 * most**2)
         return np.asarray(eta * rest + weight)
 
 
@@ -249,9 +251,9 @@ def lower_bound(stage: Stage, v: FloatArray, allowed: BoolArray, rounds: int = 0
     weighed = np.concatenate([[0.0], np.cumsum(weights[order])])
     inner = ends[:-1, None] + np.diff(ends)[:, None] * (np.arange(PIECES) / PIECES)
     units = np.append(inner.ravel(), ends[-1])
-    some = np.flatnonzero(allowed)
+    first, last = int(allowed.argmax()), len(allowed) - 1 - int(allowed[::-1].argmax())
     low, high = units[:-1], units[1:]
-    inside = (high >= some[0]) & (low <= some[-1])
+    inside = (high >= first) & (low <= last)
     low, high = low[inside], high[inside]
     for left in range(rounds, -1, -1):
         least = np.interp(low, ends, weighed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from jsam.mechanism.solver.counted import (
     lower_bound,
 )
 
-ROUGHLY = 6  # every so many tangents give a bound on the best without a client
+ROUGHLY = 6  # tangents go in groups: bounds on all of a group tell where to look closer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,17 @@ def even_candidates(sizes: Sizes, v: FloatArray, allowed: BoolArray, rounds: int
     """The stages of even shares; under a cap on ε there is one for each tangent."""
     if sizes.weights.max_epsilon is None:
         return _bounded([EvenStage(sizes=sizes)], v, allowed, rounds)
-    return _bounded(_tangents_within(sizes, *_window(sizes, v)), v, allowed, rounds)
+    tangents = _tangents_within(sizes, *_window(sizes, v))
+    some = tangents[ROUGHLY // 2 :: ROUGHLY]
+    most = float(_without_each(some, v, allowed).max())
+    groups = [tangents[i : i + ROUGHLY] for i in range(0, len(tangents), ROUGHLY)]
+    near = [
+        stage
+        for group in groups
+        if lower_bound(replace(group[-1], lowest=float(group[0].tangent)), v, allowed) <= most * (1 + SLACK)
+        for stage in group
+    ]
+    return _bounded(near or tangents, v, allowed, rounds)
 
 
 def receiver_candidates(sizes: Sizes, v: FloatArray, allowed: BoolArray, rounds: int = 0) -> Candidates:
@@ -99,13 +109,19 @@ def that_matter(candidates: Candidates, v: FloatArray, allowed: BoolArray) -> Ca
     if len(candidates.stages) == 1:
         return candidates
     receivers = isinstance(candidates.stages[0], ReceiverStage)
+    some = candidates.stages[:: 1 if receivers else ROUGHLY]
+    return candidates.below(float(_without_each(some, v, allowed).max()))
+
+
+def _without_each(stages: Sequence[Stage], v: FloatArray, allowed: BoolArray) -> FloatArray:
+    """An upper bound on the least objective without each client."""
     most = np.full(len(v), np.inf)
-    for stage in candidates.stages[:: 1 if receivers else ROUGHLY]:
-        _, without = without_each_greedily(stage, v, allowed)
+    for stage in stages:
+        without = without_each_greedily(stage, v, allowed)
         if stage.skipped >= 0:
             without[stage.skipped] = np.inf
         most = np.minimum(most, without)
-    return candidates.below(float(most.max()))
+    return most
 
 
 def _bounded(stages: Sequence[Stage], v: FloatArray, allowed: BoolArray, rounds: int) -> Candidates:
