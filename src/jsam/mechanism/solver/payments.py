@@ -116,10 +116,9 @@ def _of_one_client(
     """
     order = np.argsort(reports, kind="stable")
     z, v = reports[order], cost(reports[order])
-    whole = own.everything(ranks)
-    at = own.curve(whole, ranks, v)
-    block = own.narrowed(whole, v[:1], v[-1:])
-    block = replace(block, ranks=ranks[:-1])
+    block = next(own.split(ranks[:1], v[:1], np.array([cost.at_top]), LEAF))
+    at = own.curve(block, ranks, v)
+    last, block = replace(block, ranks=ranks[-1:]), replace(block, ranks=ranks[:-1])
     between = Stretch(
         low=z[:-1],
         high=z[1:],
@@ -132,7 +131,6 @@ def _of_one_client(
     )
     share = tolerance / len(z)
     value, bound = _within(own, block, cost, between, share * z[:-1] * at.epsilon[:-1], share)
-    last = next(own.split(ranks[-1:], v[-1:], np.array([cost.at_top]), LEAF))
     end_value, end_bound = _integrate(own, last, z[-1:], v[-1:], cost, share)
     values, bounds = np.empty(len(z)), np.empty(len(z))
     values[order] = np.cumsum(np.append(value, end_value)[::-1])[::-1]

@@ -164,7 +164,8 @@ class OwnReport(Answers):
         def fill(at: IntArray, which: IntArray) -> None:
             """Pairs in rising order of v: the nearer they are to each other, the fewer profiles can win."""
             if len(at) >= WORTH_CUTTING and len(at) * len(which) > TOGETHER:
-                which = self._winners(which, ranks[at].max(), v[at[0]], ranks[at].min(), v[at[-1]])
+                enough = TOGETHER // len(at)
+                which = self._winners(which, ranks[at].max(), v[at[0]], ranks[at].min(), v[at[-1]], enough)
                 if len(at) * len(which) > TOGETHER:
                     fill(at[: len(at) // 2], which)
                     fill(at[len(at) // 2 :], which)
@@ -181,8 +182,12 @@ class OwnReport(Answers):
             whole = whole.joined(more)
         return whole.some(places)
 
-    def _winners(self, which: IntArray, dearest: int, low: float, cheapest: int, high: float) -> IntArray:
+    def _winners(
+        self, which: IntArray, dearest: int, low: float, cheapest: int, high: float, enough: int = 0
+    ) -> IntArray:
         """Which profiles can be the best for clients between two ranks whose v is between two numbers.
+
+        Where `enough` or fewer are left they are not looked at more closely.
 
         A row's sorted costs rise with the moved client's v and fall with the cost of the client that was taken out. So
         the extremes bound every profile, and one whose best is worse than another's worst cannot win.
@@ -195,6 +200,8 @@ class OwnReport(Answers):
             few = np.argpartition(self._values(which, *at_worst, free)[0], FIRST_TRIES)[:FIRST_TRIES]
             most = self._values(which[few], *at_worst)[0].min()
             which = which[self._values(which, *at_best, free)[0] <= most * SLACK]
+            if len(which) <= enough:
+                return which
         least = self._values(which, *at_best)[0]
         most = self._values(which, *at_worst)[0].min()
         return np.asarray(which[least <= most * SLACK])
