@@ -223,7 +223,6 @@ def test_what_it_costs_to_round_sizes_is_said(run: Run, clients: WriteClients) -
     path = clients(f"id,sensitivity,samples\n{rows}")
     options = (*UNIFORM, "--mechanism", "jsam-even")
     content = planned_json(run, path, *options)
-    assert 0 <= content["rounding"]["loss"] < 0.01
-    assert content["rounding"]["records_per_unit"] > 1
-    assert "sizes: rounded to about" in run("plan", path, *options).out
-    assert "rounding" not in planned_json(run, EXAMPLE, *options)
+    assert 0 <= content["rounding_bound"] < 0.01 * content["objective"]
+    assert "rounded" in run("plan", path, *options).out
+    assert "rounding_bound" not in planned_json(run, EXAMPLE, *options)

@@ -16,7 +16,8 @@ import jsam
 from jsam.errors import InputError, UnequalDataError
 from jsam.mechanism.budget.budget_cache import BudgetCache
 from jsam.mechanism.budget.loss_weight import loss_weight_fits_budget, loss_weight_for_budget
-from jsam.mechanism.families import RangeMechanism
+from jsam.mechanism.families import EvenJSAM, RangeMechanism
+from jsam.mechanism.rules import Rules
 
 NOTHING_KEPT = BudgetCache(None)
 UNIFORM = scipy.stats.uniform(0, 1)
@@ -278,3 +279,16 @@ def test_the_order_of_clients_alike_in_all_but_their_sizes_moves_nothing() -> No
         for samples in ([30, 500, 90], [500, 90, 30])
     ]
     assert plans[0] == plans[1]
+
+
+def test_a_budget_is_known_again_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules in words, as commands have them, and objects of scipy share what was found."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rules = Rules(mechanism="jsam-even", prior="beta:2,5", budget=10, max_epsilon=5)
+    first = rules.budget_plan(8)
+    kept = list(tmp_path.rglob("*.json"))
+    assert len(kept) == 1
+    for prior in (scipy.stats.beta(2, 5), scipy.stats.beta(a=2.0, b=5), scipy.stats.beta(2, 5, 0, 1)):
+        mechanism = EvenJSAM(loss_weight=3.0, max_epsilon=5)
+        assert loss_weight_for_budget(mechanism, 10, prior=prior, num_clients=8) == first
+    assert list(tmp_path.rglob("*.json")) == kept

@@ -10,7 +10,6 @@ from jsam.cli.options import RESULT, ClientsFile, PlotFile, Result, examples, op
 from jsam.cli.rule_options import Economy
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.fairness import CapPrice, Fairness, cap_prices
-from jsam.mechanism.rounding import rounding_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,7 +52,7 @@ def plan(
     inputs = Inputs.read(clients, rules)
     contract, bought = inputs.contract(payments=payments)
     mechanism = inputs.named_mechanism().with_loss_weight(contract.loss_weight)
-    fairness, rounding = Fairness.of(contract), rounding_of(mechanism, inputs.market, contract)
+    fairness = Fairness.of(contract)
     asked = list(cap_prices(mechanism, inputs.market, contract)) if prices else None
     files = economy.files(rules)
     if plot is not None:
@@ -62,8 +61,6 @@ def plan(
         files[plot] = plan_picture(contract, plot.suffix)
     parts: dict[str, Any] = {} if bought is None else {"budget_plan": bought.as_dict()}
     parts["fairness"] = fairness.as_dict()
-    if rounding is not None:
-        parts["rounding"] = rounding.as_dict()
     if asked is not None:
         parts["cap_prices"] = [entry.as_dict() for entry in asked]
     result.deliver(
@@ -71,7 +68,7 @@ def plan(
         "clients",
         lambda: [
             *_tables(contract, bought, inputs, economy.why(rules)),
-            fairness_text(fairness, rounding),
+            fairness_text(fairness),
             *_prices(contract, asked),
         ],
         beside=files,

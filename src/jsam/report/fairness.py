@@ -10,7 +10,6 @@ from rich.text import Text
 
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.fairness import CapPrice, Fairness
-from jsam.mechanism.rounding import Rounding
 from jsam.report.tables import number, plain_columns
 
 WORDS = (
@@ -20,8 +19,8 @@ WORDS = (
 HEADER = ("mechanism", "kept", "Gini, all", "Gini, kept", "most ÷ least", "largest ε", "paid per ε", "rent")
 
 
-def fairness_text(fairness: Fairness, rounding: Rounding | None = None) -> Text:
-    """Lines below a plan: who is drawn, what the money goes for, and what it cost to round sizes."""
+def fairness_text(fairness: Fairness) -> Text:
+    """Lines below a plan: who is drawn, and what the money goes for."""
     drawn = (
         f"draws: Gini {number(fairness.gini_all, 3)} among all clients, {number(fairness.gini_kept, 3)} among those"
         f" kept; most ÷ least {number(fairness.draws_ratio, 3)}"
@@ -31,11 +30,6 @@ def fairness_text(fairness: Fairness, rounding: Rounding | None = None) -> Text:
     lines = [drawn, f"ε: the largest is {number(fairness.largest_epsilon, 4)}"]
     if fairness.rent_share is not None:
         lines[1] += f"; a unit of it is paid {_prices(fairness)}; {_percent(fairness.rent_share)} of the money is rent"
-    if rounding is not None:
-        lines.append(
-            f"sizes: rounded to about {number(rounding.records_per_unit, 3)} records, which costs at most"
-            f" {number(100 * rounding.loss, 2)}% of the objective"
-        )
     return Text("\n".join(lines), style="dim")
 
 

@@ -116,6 +116,9 @@ def _payments_known(contract: Contract) -> str:
 
 def _runner_up(contract: Contract) -> str:
     other = contract.runner_up
+    if contract.rounding_bound is not None:
+        lost = number(100 * contract.rounding_bound / contract.objective, 2)
+        return f"sizes are rounded to a public grid: at most {lost}% above the best without"
     if other is None:
         return "loss weight × loss bound + expected cost"
     return f"runner-up: keep {other.num_selected}, {number(100 * (other.objective / contract.objective - 1), 2)}% worse"

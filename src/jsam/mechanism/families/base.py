@@ -212,7 +212,8 @@ class RangeMechanism(Weights, ABC):
             payment_error_bound=error,
         )
         _refuse_what_is_not_finite(contract)
-        return contract
+        least = own.least_unrounded()
+        return contract if least is None else replace(contract, rounding_bound=max(contract.objective - least, 0.0))
 
     def _answers(self, market: Market, active: IntArray, v: FloatArray, client: int | None = None) -> Answers:
         """What decides, for these virtual costs of the active clients; `client` is the one who is going to move."""
