@@ -157,7 +157,7 @@ def unequal_data() -> list[Row]:
                         Row(
                             what=f"{what}: lost by rounding at most, of the objective",
                             bar="≤ 0.1%",
-                            measured=f"{lost:.2%}",
+                            measured=f"{lost:.4%}",
                             ratio=lost / 1e-3,
                             met=lost <= 1e-3,
                             numbers={"lost": lost},
