@@ -6,7 +6,7 @@ import dp_accounting  # type: ignore[import-untyped,unused-ignore]
 import mpmath  # type: ignore[import-untyped,unused-ignore]
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -81,6 +81,7 @@ def test_noise_calibrated_for_epsilon_is_found_to_spend_at_most_epsilon(epsilon:
 
 @settings(derandomize=True, max_examples=150, deadline=None)
 @given(epsilon=log_epsilons, mu=st.floats(-8, 3).map(lambda x: 10.0**x))
+@example(epsilon=10.0, mu=10.0**1.25)  # 1 − δ is less than a half of the distance of two floats
 def test_delta_is_never_low_and_as_tight_as_its_margin(epsilon: float, mu: float) -> None:
     found = delta_of(epsilon, mu)
     assert true_delta(epsilon, mu, digits=400) <= found

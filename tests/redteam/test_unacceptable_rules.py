@@ -163,7 +163,7 @@ def test_limits_cannot_be_found_by_publishing_rules_without_end(tmp_path: Path) 
 def test_without_a_policy_file_nobody_buys_everything(tmp_path: Path) -> None:
     server = HostileServer(tmp_path)
     cases: list[tuple[dict[str, Any], int, float, str]] = [
-        ({}, 3, 1e6, "epsilon-too-large"),
+        ({"max_epsilon": None}, 3, 1e6, "epsilon-too-large"),
         ({"rounds": 2**40, "per_round": 10**6}, 10**9, 3.0, "too-many-draws"),
     ]
     for number, (changes, draws, epsilon, code) in enumerate(cases):

@@ -108,7 +108,8 @@ def delta_of(epsilon: Numbers, mu: ArrayLike) -> Numbers:
     with np.errstate(over="ignore"):
         ratio = eps / raised
         log_delta, log_rest = _log_tails(ratio - raised / 2, ratio + raised / 2, raised)[:2]
-    value = np.where(log_delta < np.log(0.5), np.exp(log_delta), -np.expm1(log_rest))
+    # Near 1 the margin is less than the distance of two floats: there δ itself is rounded up.
+    value = np.where(log_delta < np.log(0.5), np.exp(log_delta), np.nextafter(-np.expm1(log_rest), 1.0))
     # A positive δ below the smallest float must not read as 0.
     delta[some] = np.clip(value, np.nextafter(0.0, 1.0), 1.0)
     return as_given(epsilon, delta.reshape(shape))
