@@ -193,3 +193,16 @@ def test_past_reports_are_headed_like_clients_in_any_case(run: Run, tmp_path: Pa
         for past in (lower, upper)
     ]
     assert contents[0] == contents[1]
+
+
+def test_lots_count_prices_and_data_by_records(run: Run, clients: WriteClients) -> None:
+    """A client of two lots may ask twice what the prior says of one, and is planned as two clients of one lot."""
+    lots = clients("id,sensitivity,samples\na,1.2,1200\nb,0.3,600\nc,0.9,600\nd,0.5,600\n")
+    arguments = (lots, *UNIFORM, "--mechanism", "jsam-even", "--lot", "600")
+    by_id = {client["id"]: client for client in planned_json(run, *arguments)["clients"]}
+    assert by_id["a"]["virtual_cost"] == pytest.approx(2.4)
+    assert by_id["a"]["data_share"] == pytest.approx(0.4)
+    alike = clients("id,sensitivity\na,0.2\nb,0.3\n")
+    refused = run("plan", alike, *UNIFORM, "--mechanism", "jsam-even", "--lot", "600")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "no column 'samples'" in refused.err

@@ -7,7 +7,7 @@ import difflib
 import io
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from jsam.errors import InputError, NotSupportedError, ReportError
+from jsam.mechanism.lots import priors_by_lots
 from jsam.mechanism.market import Market
 from jsam.mechanism.priors import Prior, parse_prior
 
@@ -80,12 +81,19 @@ class ClientTable:
             values.append(value)
         return values
 
-    def market(self, prior: str | None) -> Market:
-        """The market of these clients, the prior from the command line where a client has none of its own."""
+    def market(self, prior: str | None, lot: int | None = None) -> Market:
+        """The market of these clients, the prior from the command line where a client has none of its own.
+
+        With a `lot` priors are those of the price of so many records.
+        """
         sensitivities = self.numbers("sensitivity", "a positive, finite number", lambda x: x > 0)
         losses = self.numbers("loss", "a finite number", lambda x: True)
         samples = self.numbers("samples", "a whole number of 1 or more", lambda x: x >= 1 and x == int(x))
-        priors = self._priors(prior)
+        priors: Prior | Sequence[Prior] = self._priors(prior)
+        if lot is not None:
+            if samples is None:
+                raise InputError(f"{self.source} has no column 'samples', by which --lot counts data")
+            priors = priors_by_lots(priors, [int(x) for x in samples], lot)
         with self.locating_errors():
             try:
                 return Market(

@@ -32,6 +32,8 @@ _HELP = {
     "min_selection_prob": "Whoever is kept is selected with at least this probability.",
     "heterogeneity": "How much clients' data differ, ζ²: a number, alike:600/10, classes:2/10, dirichlet:0.5/10 or "
     "similarity:30. It takes the place of --bias-weight.",
+    "lot": "Count prices and data by lots of so many records, so that splitting one's records does not pay: the prior "
+    "is then that of the price of a lot (jsam-even, with a column samples).",
     "seed": "Seed of whatever is drawn at random.",
 }
 _WEIGHTS = (
@@ -42,6 +44,7 @@ _WEIGHTS = (
     "min_clients",
     "min_selection_prob",
     "heterogeneity",
+    "lot",
     "seed",
 )
 

@@ -33,9 +33,9 @@ from jsam.mechanism.weights import Weights
 
 FractionDone = Callable[[float], None]
 _WORDS = ("mechanism", "prior", "heterogeneity")
-_WHOLE = ("seed", "min_clients")
+_WHOLE = ("seed", "min_clients", "lot")
 # Left out of files where they are not given, so that rules of before keep their digest.
-LATER = ("min_clients", "min_selection_prob", "heterogeneity")
+LATER = ("min_clients", "min_selection_prob", "heterogeneity", "lot")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,8 @@ class Rules:
     any report is read; with `budget_probability` it bounds the payments in that share of markets, without it the
     expected cost. `prior` is written as on the command line; None leaves it to the market, where clients bring priors
     of their own. `heterogeneity` says how much clients differ (`jsam.mechanism.heterogeneity`); the weight of the
-    selection bias is then its root.
+    selection bias is then its root. With a `lot`, a number of records, the prior is that of the price of a lot, and
+    `jsam-even` counts data by lots (docs/manipulation.md).
 
     >>> rules = Rules(mechanism="fsbm-2", prior="uniform:0,1", loss_weight=3.0)
     >>> rules.contract(rules.market([0.2, 0.5, 0.9])).num_selected
@@ -67,6 +68,7 @@ class Rules:
     min_clients: int | None = None
     min_selection_prob: float | None = None
     heterogeneity: str | None = None
+    lot: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -123,6 +125,8 @@ class Rules:
         given: dict[str, Any] = {} if selection_probs is None else {"selection_probs": selection_probs}
         if self.spends_budget:
             given["budget"] = self.budget
+        if self.lot is not None:
+            given["lot"] = self.lot
         return mechanism_named(self.mechanism, **vars(self.weights_at(loss_weight)), **given)
 
     def prior_of_all(self) -> Prior:
@@ -133,6 +137,8 @@ class Rules:
 
     def market(self, sensitivities: Sequence[float] | FloatArray, ids: Sequence[str] | None = None) -> Market:
         """The market of these reports under the shared prior."""
+        if self.lot is not None:
+            raise InputError("lot counts data by records, and these clients state none; leave lot out")
         reports = np.asarray(sensitivities, dtype=np.float64)
         return Market(sensitivities=reports, prior=self.prior_of_all(), ids=None if ids is None else tuple(ids))
 

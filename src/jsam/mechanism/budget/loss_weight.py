@@ -161,7 +161,7 @@ class _Problem:
         return fingerprint(self.mechanism, self.template, **inputs)
 
     def cost_sample(self, tables: Tables) -> CostSample | PaymentSample:
-        if self.template.data_shares is not None:
+        if self.mechanism.counts_sizes(self.template):
             return SizedCosts(self.mechanism, self.template, tables, self._random(0))
         if self.mechanism.efficient:
             return PaymentSample(self.payments(tables))
@@ -180,7 +180,8 @@ class _Problem:
     def solved(self, tell: FractionDone) -> BudgetPlan:
         tables = Tables(self.mechanism, self.template)
         sample = self.cost_sample(tables)
-        payments = self.payments(tables) if self.template.data_shares is None else self._sized_payments(tables)
+        sized = self.mechanism.counts_sizes(self.template)
+        payments = self._sized_payments(tables) if sized else self.payments(tables)
         eta = largest_expected(sample, self.budget, lambda done: tell(done * 0.5))
         if self.probability is not None:
             assert isinstance(payments, DrawnPayments)
@@ -220,7 +221,7 @@ def _problem(
     if draws is not None and draws < 2:
         raise InputError(f"draws is {draws}; at least 2 are needed")
     template = _template(prior, num_clients, losses, samples)
-    if probability is not None and template.data_shares is not None:
+    if probability is not None and mechanism.counts_sizes(template):
         raise NotSupportedError(
             "a budget with a probability is not there for clients with different numbers of samples; give the budget"
             " alone, which then holds in expectation"

@@ -216,9 +216,13 @@ class RangeMechanism(Weights, ABC):
 
     def _answers(self, market: Market, active: IntArray, v: FloatArray, client: int | None = None) -> Answers:
         """What decides, for these virtual costs of the active clients; `client` is the one who is going to move."""
-        if market.data_shares is not None:
+        if self.counts_sizes(market):
             return self.answers_by_size(market, active, v, client)
         return OwnReport(rule=self.rule(len(active)), base=SortedRows.of(v, tie_order(market, active)))
+
+    def counts_sizes(self, market: Market) -> bool:
+        """Whether clients are told apart by how much data they hold."""
+        return market.data_shares is not None
 
     def answers_by_size(self, market: Market, active: IntArray, v: FloatArray, client: int | None) -> Answers:
         """The same for clients that hold different amounts of data."""
@@ -272,7 +276,7 @@ class RangeMechanism(Weights, ABC):
             return Responses(epsilons=np.zeros(len(z)), payments=np.zeros(len(z)))
         cost = self.price(market.cost_of(client))
         v = market.counted(self.price)[active]
-        if market.data_shares is not None:
+        if self.counts_sizes(market):
             v[active == client] = cost(z).min()  # what can win is narrowed down from the lowest report on
         own = self._answers(market, active, v, client)
         rank = int(np.flatnonzero(active[own.order] == client)[0])

@@ -34,16 +34,24 @@ class Sizes:
 
     units: IntArray
     weights: Weights
+    noise: FloatArray  # how much each client's noise counts
 
     @classmethod
-    def of(cls, samples: Sequence[int], weights: Weights) -> Sizes:
-        """The sizes of clients with so many samples, rounded to a unit that follows from the sizes alone."""
+    def of(cls, samples: Sequence[int], weights: Weights, lot: float | None = None) -> Sizes:
+        """The sizes of clients with so many samples, rounded to a unit that follows from the sizes alone.
+
+        With a lot the noise of a client counts by the lots that it holds. Sizes are then rounded down: were they
+        rounded up, an owner could have more units by splitting its records.
+        """
         M = np.asarray(samples, dtype=np.int64)
         most = CLIENTS_TIMES_UNITS if weights.max_epsilon is None else WITH_CAP
         unit = max(1, -(-int(M.sum()) * len(M) // most))
         common = int(np.gcd.reduce(M))
         unit = common if common >= unit else unit
-        return cls(units=np.maximum(1, np.rint(M / unit).astype(np.int64)), weights=weights)
+        if lot is not None:
+            return cls(units=M // unit, weights=weights, noise=M / lot)
+        units = np.maximum(1, np.rint(M / unit).astype(np.int64))
+        return cls(units=units, weights=weights, noise=np.ones(len(M)))
 
     @cached_property
     def total(self) -> int:
@@ -65,7 +73,8 @@ class Sizes:
 class EvenStage:
     """Whoever is kept is drawn as its share of the data kept says: p = u/U, so that noise counts alike for all.
 
-    F is η(d + sqrt(d² + Q S³/B²)) + B at the best B, S = (N U)^(−2/3) Σ v^(2/3) and d = ζ sqrt(Σu² (1/U − 1)).
+    F is η(d + sqrt(d² + Q S³/B²)) + B at the best B, S = (N U)^(−2/3) Σ v^(2/3) and d = ζ sqrt(Σu² (1/U − 1)). Where
+    the noise of a client counts `noise` times, v² does.
     """
 
     sizes: Sizes
@@ -76,12 +85,12 @@ class EvenStage:
         """The stage for some of its numbers of units."""
         return self
 
-    def weight(self, v: FloatArray) -> FloatArray:
-        return two_thirds(v)
+    def weight(self, v: FloatArray, noise: FloatArray | float) -> FloatArray:
+        return np.asarray(np.cbrt(noise) * two_thirds(v))
 
-    def slope(self, v: FloatArray) -> FloatArray:
+    def slope(self, v: FloatArray, noise: FloatArray | float) -> FloatArray:
         """The weight's derivative."""
-        return np.asarray(2 / 3 / np.cbrt(v))
+        return np.asarray(np.cbrt(noise) * 2 / 3 / np.cbrt(v))
 
     def value(self, units: IntArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
         """F, and its derivative by the sum of weights."""
@@ -113,16 +122,16 @@ class CappedEvenStage:
         w = self.sizes.weights
         return np.asarray(w.loss_weight * w.noise_weight / (2 * len(self.sizes) ** 2 * self.tangent))
 
-    def weight(self, v: FloatArray) -> FloatArray:
-        eps = self.slope(v)
+    def weight(self, v: FloatArray, noise: FloatArray | float) -> FloatArray:
+        eps = self.slope(v, noise)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(np.isinf(v), np.inf, self._noise / eps**2 + v * eps)
+            return np.where(np.isinf(v), np.inf, noise * self._noise / eps**2 + v * eps)
 
-    def slope(self, v: FloatArray) -> FloatArray:
+    def slope(self, v: FloatArray, noise: FloatArray | float) -> FloatArray:
         E = self.sizes.weights.max_epsilon
         assert E is not None
         with np.errstate(divide="ignore"):
-            return np.minimum(np.cbrt(2 * self._noise / v), E)
+            return np.minimum(np.cbrt(2 * noise * self._noise / v), E)
 
     def value(self, units: IntArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
         s, t = self.sizes, self.tangent
@@ -138,8 +147,8 @@ class CappedEvenStage:
     def least(self, v: FloatArray) -> float:
         """A lower bound on F over all selections, from selections that may keep parts of clients."""
         s, eta, t = self.sizes, self.sizes.weights.loss_weight, self.tangent
-        w = self.weight(v)
-        order = np.argsort(w / s.units)
+        w = self.weight(v, s.noise)
+        order = np.argsort(w / np.maximum(s.units, SLACK))
         ends = np.concatenate([[0.0], np.cumsum(s.shares[order])])
         # Between two ends of a piece F is at least what its terms are at their better ends, so pieces are short.
         inner = ends[:-1, None] + np.diff(ends)[:, None] * (np.arange(PIECES) / PIECES)
@@ -175,11 +184,11 @@ class ReceiverStage:
         """The stage for some of its numbers of units."""
         return self
 
-    def weight(self, v: FloatArray) -> FloatArray:
-        return two_thirds(v / len(self.sizes))
+    def weight(self, v: FloatArray, noise: FloatArray | float) -> FloatArray:
+        return np.asarray(np.cbrt(noise) * two_thirds(v / len(self.sizes)))
 
-    def slope(self, v: FloatArray) -> FloatArray:
-        return np.asarray(2 / 3 / np.cbrt(v) / float(len(self.sizes)) ** (2 / 3))
+    def slope(self, v: FloatArray, noise: FloatArray | float) -> FloatArray:
+        return np.asarray(np.cbrt(noise) * 2 / 3 / np.cbrt(v) / float(len(self.sizes)) ** (2 / 3))
 
     def value(self, units: IntArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
         G, B, S, _ = self._at(units, weight, np.array(self.v))
@@ -283,7 +292,7 @@ def best_selection(stages: Sequence[Stage], bounds: FloatArray, v: FloatArray, a
             break
         stage = stages[i]
         sizes = stage.sizes
-        table = with_clients(empty_table(sizes.total), sizes.units, stage.weight(v), stage.skipped)
+        table = with_clients(empty_table(sizes.total), sizes.units, stage.weight(v, sizes.noise), stage.skipped)
         units = np.flatnonzero(np.isfinite(table) & allowed)
         if len(units) == 0:
             continue
@@ -308,7 +317,7 @@ def even_stages(sizes: Sizes, v: FloatArray, allowed: BoolArray) -> tuple[Stage,
     if len(stages) == 1:
         return tuple(stages)
     best = best_selection(stages, bounds, v, allowed)
-    held = selection(sizes.units, best.stage.weight(v), best.units)
+    held = selection(sizes.units, best.stage.weight(v, sizes.noise), best.units)
     most = max(best.objective, _best_without_anyone(sizes, v, stages[::ROUGHLY], held, allowed))
     return tuple(stage for stage, bound in zip(stages, bounds, strict=True) if bound <= most * (1 + SLACK))
 
@@ -316,15 +325,16 @@ def even_stages(sizes: Sizes, v: FloatArray, allowed: BoolArray) -> tuple[Stage,
 def _window(sizes: Sizes, v: FloatArray) -> tuple[float, float]:
     """Between which tangents the best one lies, whatever selection it has.
 
-    F is at least η t/2, and at least η Q/(2 N² t E²) from a single client at the cap. Both must stay below what keeping
-    everybody at some tangent gives.
+    F is at least η t/2, and at least η Q q/(2 N² t E²) from a single client at the cap, whose noise counts q. Both must
+    stay below what keeping everybody at some tangent gives.
     """
     w, N = sizes.weights, len(sizes)
     E = w.max_epsilon
     assert E is not None
     eps = np.minimum(np.cbrt(np.median(v) / v) * E, E)
-    known = w.loss_weight * np.sqrt(w.noise_weight * (1 / eps**2).sum()) / N + float(v @ eps)
-    return w.loss_weight * w.noise_weight / (2 * N**2 * E**2 * known) / TANGENT_STEP, 2 * known / w.loss_weight
+    known = w.loss_weight * np.sqrt(w.noise_weight * (sizes.noise / eps**2).sum()) / N + float(v @ eps)
+    single = w.loss_weight * w.noise_weight * float(sizes.noise.min()) / (2 * N**2 * E**2)
+    return single / known / TANGENT_STEP, 2 * known / w.loss_weight
 
 
 def _tangents_within(sizes: Sizes, low: float, high: float) -> list[CappedEvenStage]:
@@ -338,7 +348,7 @@ def _best_without_anyone(
     sizes: Sizes, v: FloatArray, some: Sequence[Stage], held: IntArray, allowed: BoolArray
 ) -> float:
     """An upper bound on the least objective without a client, for the client for whom it is largest."""
-    weights, nobody = [stage.weight(v) for stage in some], [-1] * len(some)
+    weights, nobody = [stage.weight(v, sizes.noise) for stage in some], [-1] * len(some)
     units = np.flatnonzero(allowed)
     worst = 0.0
     for _, tables in without_each(sizes.units, weights, nobody, held):

@@ -41,6 +41,7 @@ class Way:
     units: IntArray
     others: FloatArray
     numbers: IntArray  # one for each way, which it keeps when others are dropped
+    noise: float  # how much the client's noise counts
     receives: bool = False
 
     def at(self, v: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -49,8 +50,8 @@ class Way:
         if self.receives:
             assert isinstance(self.stage, ReceiverStage)
             return self.stage.received(self.units, self.others, v)
-        G, slope = self.stage.value(self.units, self.others + self.stage.weight(v))
-        return G, slope * self.stage.slope(v)
+        G, slope = self.stage.value(self.units, self.others + self.stage.weight(v, self.noise))
+        return G, slope * self.stage.slope(v, self.noise)
 
     def some(self, which: BoolArray) -> Way:
         return replace(
@@ -114,7 +115,7 @@ class UnequalReport(Answers):
         stages, bounds = self.candidates
         best = best_selection(stages, bounds, self.v, self.allowed)
         stage, kept_units = best.stage, best.units
-        weights = stage.weight(self.v)
+        weights = stage.weight(self.v, self.sizes.noise)
         if stage.skipped >= 0:
             weights[stage.skipped] = np.inf
         kept = selection(self.sizes.units, weights, kept_units)
@@ -122,7 +123,7 @@ class UnequalReport(Answers):
         at, total = np.array([kept_units]), np.array([weights[kept].sum()])
         _, slope = stage.value(at, total)
         p[kept] = self.sizes.units[kept] / (kept_units if stage.skipped < 0 else self.sizes.total)
-        eps[kept] = slope[0] * stage.slope(self.v[kept])
+        eps[kept] = slope[0] * stage.slope(self.v[kept], self.sizes.noise[kept])
         if isinstance(stage, ReceiverStage):
             r = stage.skipped
             p[r], eps[r] = stage.probability(at)[0], stage.received(at, total, self.v[[r]])[1][0]
@@ -162,7 +163,17 @@ class UnequalReport(Answers):
                 beside[size:] = table[: len(table) - size]
             units = self._reachable(stage, beside)
             numbers = units + number * len(table)
-            ways.append(Way(stage=stage, units=units, others=beside[units], numbers=numbers, receives=receives))
+            counted = float(self.sizes.noise[client])
+            ways.append(
+                Way(
+                    stage=stage,
+                    units=units,
+                    others=beside[units],
+                    numbers=numbers,
+                    noise=counted,
+                    receives=receives,
+                )
+            )
         ranks = np.array([client])
         useful = [way.some(way.at(np.array([own]))[0][0] <= dropped * SLACK) for way in ways]
         ranks, merged = np.array([client]), _merged([way for way in useful if len(way.units)])
@@ -170,10 +181,10 @@ class UnequalReport(Answers):
 
     def _sets(self) -> tuple[list[FloatArray], list[int]]:
         """Weights and skipped clients of each table."""
-        weights = [stage.weight(self.v) for stage in self.stages]
+        weights = [stage.weight(self.v, self.sizes.noise) for stage in self.stages]
         skipped = [stage.skipped for stage in self.stages]
         if self.receivers:
-            weights.append(self.stages[0].weight(self.v))
+            weights.append(self.stages[0].weight(self.v, self.sizes.noise))
             skipped.append(-1)
         return weights, skipped
 
@@ -240,5 +251,6 @@ def _merged(ways: Sequence[Way]) -> tuple[Way, ...]:
             units=np.concatenate([way.units for way in ways]),
             others=np.concatenate([way.others for way in ways]),
             numbers=np.concatenate([way.numbers for way in ways]),
+            noise=ways[0].noise,
         ),
     )

@@ -1,0 +1,196 @@
+"""Data and prices by lots of records: the best of its range, truthful, and splitting one's records does not pay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import jsam
+from jsam.errors import InputError
+from jsam.mechanism._arrays import FloatArray, IntArray
+from jsam.mechanism.bound import loss_bound
+from jsam.mechanism.families import EvenJSAM
+from jsam.mechanism.lots import ScaledPrior, priors_by_lots, scaled
+from jsam.mechanism.rules import Rules
+from tests.oracles import best_even
+
+UNIFORM = scipy.stats.uniform(0, 1)
+PRIORS = [UNIFORM, scipy.stats.beta(2, 5), scipy.stats.lognorm(0.6, scale=0.3)]
+LOT = 60
+EXACT = 1e-9
+
+
+def market(prices: FloatArray, samples: list[int], prior: object = UNIFORM) -> jsam.Market:
+    """The market of clients that ask these prices for an ε of one lot."""
+    lots = np.array(samples) / LOT
+    priors = priors_by_lots(prior, samples, LOT)  # type: ignore[arg-type]
+    return jsam.Market(sensitivities=prices * lots, prior=priors, samples=samples)
+
+
+def random_market(rng: np.random.Generator, clients: int, prior: object = UNIFORM) -> jsam.Market:
+    prices = np.clip(prior.rvs(clients, random_state=rng), 1e-6, None)  # type: ignore[attr-defined]
+    return market(prices, [LOT * int(m) for m in rng.integers(1, 4, clients)], prior)
+
+
+def weights(rng: np.random.Generator) -> dict[str, float]:
+    return {
+        "loss_weight": float(10 ** rng.uniform(0, 2)),
+        "noise_weight": float(10 ** rng.uniform(-1, 1)),
+        "bias_weight": float(10 ** rng.uniform(-1, 0.3)),
+    }
+
+
+def test_a_client_counts_as_the_clients_of_one_lot_that_it_would_make_and_all_subsets_are_no_better() -> None:
+    """The slow twin knows no sizes: it draws single lots, and keeps all of a client's or none."""
+    rng = np.random.default_rng(1)
+    for _ in range(12):
+        some, chosen = random_market(rng, 4), weights(rng)
+        contract = jsam.plan(some, EvenJSAM(**chosen, lot=LOT), payments=False)
+        assert some.samples is not None
+        lots = np.array(some.samples) // LOT
+        owner = np.repeat(np.arange(4), lots)
+        v = np.repeat(some.virtual_costs / lots, lots)
+        p, eps = (contract.selection_probs / lots)[owner], contract.epsilons[owner]
+        mine = EvenJSAM(**chosen).weights
+        loss = loss_bound(
+            p, eps, noise_weight=mine.noise_weight, bias_weight=mine.bias_weight, bias_rule=EvenJSAM.bias_rule
+        )
+        value = mine.loss_weight * loss + contract.expected_cost
+
+        def together(p: FloatArray, owner: IntArray = owner) -> bool:
+            return all(np.ptp(p[owner == k]) == 0 for k in range(4))
+
+        shares = np.full(len(v), 1 / len(v))
+        assert value == pytest.approx(best_even(v, shares, mine, together), rel=EXACT)
+
+
+def test_equal_clients_of_one_lot_are_planned_as_without_lots() -> None:
+    rng = np.random.default_rng(2)
+    c = rng.random(20)
+    plain = jsam.plan(jsam.Market(sensitivities=c, prior=UNIFORM), EvenJSAM(loss_weight=20.0))
+    by_lots = jsam.plan(market(c, [LOT] * 20), EvenJSAM(loss_weight=20.0, lot=LOT))
+    assert plain.payments is not None
+    assert by_lots.payments == pytest.approx(plain.payments, rel=1e-9, abs=1e-15)
+    assert by_lots.objective == pytest.approx(plain.objective, rel=1e-12)
+    assert by_lots.weights == plain.weights
+
+
+def test_the_optimum_is_the_same_for_clients_split_into_lots_of_which_all_or_none_are_kept() -> None:
+    """Splitting everybody can only widen the choice; at most one owner is then kept in part."""
+    rng = np.random.default_rng(3)
+    prices, m = rng.random(12), rng.integers(1, 4, 12)
+    mechanism = EvenJSAM(loss_weight=30.0, lot=LOT)
+    whole = jsam.plan(market(prices, (LOT * m).tolist()), mechanism)
+    split = jsam.plan(market(np.repeat(prices, m), [LOT] * int(m.sum())), mechanism)
+    owner = np.repeat(np.arange(12), m)
+    kept = np.bincount(owner, split.epsilons > 0)
+    assert np.sum((kept > 0) & (kept < m)) <= 1
+    # ε falls like the cube root of the price of a lot, whoever holds it.
+    for contract, price in ((whole, prices), (split, np.repeat(prices, m))):
+        sold = contract.epsilons > 0
+        scale = contract.epsilons[sold] * np.cbrt(price[sold])
+        assert np.ptp(scale) <= 1e-9 * scale.max()
+
+
+def test_splitting_ones_records_pays_at_most_some_percent() -> None:
+    """Where sizes are not known, the same owners gain more than their utility again. Reports are an id's true cost."""
+    gains: dict[bool, list[float]] = {True: [], False: []}
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        others, price = rng.random(60), rng.uniform(0.02, 0.12)
+        for by_lots, kept in gains.items():
+            utility = []
+            for ids in (1, 2):
+                prices, samples = np.append([price] * ids, others), [LOT // ids] * ids + [LOT] * 60
+                if by_lots:
+                    contract = jsam.plan(market(prices, samples), EvenJSAM(loss_weight=50.0, lot=LOT))
+                else:
+                    reports = np.append([price / ids] * ids, others)
+                    some = jsam.Market(sensitivities=reports, prior=UNIFORM)
+                    contract = jsam.plan(some, EvenJSAM(loss_weight=50.0))
+                assert contract.payments is not None
+                paid, eps = float(contract.payments[:ids].sum()), contract.epsilons[:ids]
+                utility.append(paid - price * float(eps.mean()))
+            kept.append(utility[1] / utility[0] - 1)
+    assert np.median(gains[True]) <= 0.02
+    assert max(gains[True]) <= 0.05
+    assert np.median(gains[False]) >= 1.0
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_no_report_gains(prior: object, cap: float | None) -> None:
+    """Whole plans for every lie."""
+    rng = np.random.default_rng(5)
+    some = random_market(rng, 5, prior)
+    mechanism = EvenJSAM(**weights(rng), max_epsilon=cap, lot=LOT)
+    truth = jsam.plan(some, mechanism)
+    assert truth.payments is not None
+    for client in range(3):
+        c, top = some.sensitivities[client], some.cost_of(client).top
+        utility = truth.payments[client] - c * truth.epsilons[client]
+        for z in np.append(c * np.exp(rng.uniform(-2, 2, 4)), c * (1 + 1e-6)):
+            if z >= top:
+                continue
+            lie = jsam.plan(some.with_report(client, float(z)), mechanism)
+            assert lie.payments is not None
+            most = max(truth.payments[client], lie.payments[client], 1e-9 * truth.payments.sum())
+            assert lie.payments[client] - c * lie.epsilons[client] - utility <= 1e-6 * most
+
+
+def test_the_audit_finds_nothing_to_object_to() -> None:
+    some = random_market(np.random.default_rng(6), 8)
+    report = jsam.audit(some, EvenJSAM(loss_weight=20.0, lot=LOT), grid=16)
+    assert report.ok
+    assert next(check for check in report.checks if check.name == "objective").status == "not claimed"
+
+
+def test_ids_smaller_than_a_rounded_unit_are_never_kept() -> None:
+    """Rounding up would turn one record into a whole unit, and a hundred ids into a hundred units."""
+    rng = np.random.default_rng(7)
+    samples = [1] * 5 + rng.integers(2_000_000, 3_000_000, 20).tolist()
+    some = jsam.Market(
+        sensitivities=np.array(samples) * 1e-7 * rng.uniform(0.5, 1, 25),
+        prior=priors_by_lots(UNIFORM, samples, 1_000_000),
+        samples=samples,
+    )
+    contract = jsam.plan(some, EvenJSAM(loss_weight=50.0, lot=1_000_000))
+    assert contract.epsilons[:5].max() == 0
+    assert contract.num_selected > 1
+
+
+@pytest.mark.parametrize("prior", [*PRIORS, jsam.parse_prior("uniform:0.5,2"), ScaledPrior(prior=UNIFORM, factor=2.0)])
+def test_a_scaled_prior_is_the_prior_of_a_multiple(prior: object) -> None:
+    larger = scaled(prior, 3.0)  # type: ignore[arg-type]
+    q = np.array([0.1, 0.5, 0.9])
+    x = prior.ppf(q)  # type: ignore[attr-defined]
+    assert larger.ppf(q) == pytest.approx(3 * x)
+    assert larger.isf(q) == pytest.approx(3 * prior.isf(q))  # type: ignore[attr-defined]
+    assert larger.logcdf(3 * x) == pytest.approx(prior.logcdf(x))  # type: ignore[attr-defined]
+    assert larger.logpdf(3 * x) == pytest.approx(prior.logpdf(x) - np.log(3))  # type: ignore[attr-defined]
+    assert np.asarray(larger.support()) == pytest.approx(3 * np.asarray(prior.support()))  # type: ignore[attr-defined]
+
+
+def test_rules_with_a_lot_need_sizes_and_a_mechanism_that_counts_by_them() -> None:
+    rules = Rules(mechanism="jsam-even", prior="uniform:0,1", loss_weight=5.0, lot=LOT)
+    assert Rules.from_dict(rules.as_dict()) == rules
+    with pytest.raises(InputError, match="lot counts data by records"):
+        rules.market([0.1, 0.2])
+    with pytest.raises(InputError, match="jsam takes no lot"):
+        replace(rules, mechanism="jsam").mechanism_at(1.0)
+    with pytest.raises(InputError, match="give the number of samples"):
+        jsam.plan(jsam.Market(sensitivities=np.array([0.1, 0.2]), prior=UNIFORM), rules.mechanism_at(1.0))
+    with pytest.raises(InputError, match="lot is 0"):
+        EvenJSAM(loss_weight=1.0, lot=0)
+
+
+def test_a_budget_is_found_by_lots_too() -> None:
+    samples = [LOT, 2 * LOT, 3 * LOT] * 5
+    rules = Rules(mechanism="jsam-even", prior="uniform:0,1", budget=3.0, lot=LOT)
+    priors = priors_by_lots(UNIFORM, samples, LOT)
+    plan = rules.budget_plan(15, mechanism=rules.mechanism_at(1.0), prior=priors, samples=samples)
+    assert plan is not None
+    assert 2.5 < plan.expected_cost <= 3.0
