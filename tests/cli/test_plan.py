@@ -206,3 +206,15 @@ def test_lots_count_prices_and_data_by_records(run: Run, clients: WriteClients) 
     refused = run("plan", alike, *UNIFORM, "--mechanism", "jsam-even", "--lot", "600")
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     assert "no column 'samples'" in refused.err
+
+
+def test_the_command_line_plans_by_halves_and_refuses_what_has_no_reports(run: Run) -> None:
+    options = ("--prior", "halves", "--loss-weight", "5", "--mechanism", "jsam-even")
+    planned = run("plan", EXAMPLE, *options, "--format", "json")
+    assert (planned.code, planned.err) == (0, "")
+    content = json.loads(planned.out)
+    assert content["mechanism"] == "jsam-even by halves"
+    assert content["truthful"]
+    refused = run("simulate", "--dataset", "digits", "--clients", "10", "--output", "nowhere", *options)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "learned from the reports" in refused.err

@@ -46,7 +46,7 @@ class Inputs:
         """The clients in a file."""
         table = read_clients(clients)
         with progress_bar("Looking at the prior", None):
-            market = table.market(rules.prior, rules.lot)
+            market = table.market(rules.prior, lot=rules.lot, seed=rules.seed)
         if table.note:
             say(table.note)
         return cls(table=table, market=market, rules=rules)

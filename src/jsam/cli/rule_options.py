@@ -19,7 +19,8 @@ _HELP = {
     "of your own, package.module:Class.",
     "prior": "What is known about sensitivities before anybody reports: uniform:0,1  beta:2,5 "
     " lognorm:s=0.5,scale=0.3  truncnorm:a=-2,b=2,loc=0.5,scale=0.2 (any continuous scipy.stats distribution) "
-    " or empirical:PAST.csv.",
+    " or empirical:PAST.csv; or halves: two halves of the clients are planned apart, each with a prior learned from "
+    "the other one's reports.",
     "loss_weight": "How much a unit of the loss bound matters against a unit of money. Give this or --budget.",
     "budget": "What may be spent. It becomes a loss weight before any report is read.",
     "budget_probability": "Keep the payments within the budget with this probability, instead of the cost in "

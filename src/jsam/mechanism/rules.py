@@ -24,6 +24,7 @@ from jsam.mechanism.budget.loss_weight import BudgetPlan, check_budget, loss_wei
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.families.description import Need
+from jsam.mechanism.halves import HALVES, ByHalves
 from jsam.mechanism.heterogeneity import heterogeneity
 from jsam.mechanism.market import Market
 from jsam.mechanism.priors import Prior, file_of_prior, parse_prior
@@ -127,12 +128,18 @@ class Rules:
             given["budget"] = self.budget
         if self.lot is not None:
             given["lot"] = self.lot
-        return mechanism_named(self.mechanism, **vars(self.weights_at(loss_weight)), **given)
+        mechanism = mechanism_named(self.mechanism, **vars(self.weights_at(loss_weight)), **given)
+        return ByHalves.of(mechanism, self.seed) if self.prior == HALVES else mechanism
 
     def prior_of_all(self) -> Prior:
         """The prior that all clients share."""
         if self.prior is None:
             raise InputError("prior is not given; write one, as in uniform:0,1")
+        if self.prior == HALVES:
+            raise InputError(
+                f"prior {HALVES} is learned from the reports in a file of clients; write another one here, as in"
+                " uniform:0,1"
+            )
         return parse_prior(self.prior)
 
     def market(self, sensitivities: Sequence[float] | FloatArray, ids: Sequence[str] | None = None) -> Market:
@@ -171,6 +178,10 @@ class Rules:
         self, mechanism: RangeMechanism, market: Market, progress: FractionDone | None = None
     ) -> tuple[RangeMechanism, BudgetPlan | None]:
         """A mechanism of these rules with its loss weight for this market; beside it what the budget buys, if any."""
+        if isinstance(mechanism, ByHalves) and self.budget is not None:
+            if self.budget_probability is not None:
+                raise InputError(f"a budget with a probability is not there for prior {HALVES}; give the budget alone")
+            return mechanism.within(self.budget, market), None
         bought = self.budget_plan(
             market.num_clients,
             mechanism=mechanism,

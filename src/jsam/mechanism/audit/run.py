@@ -107,7 +107,7 @@ def audit(
                 contract,
                 claimed=_claims_optimum(mechanism, contract),
                 seed=seed,
-                by_lots=getattr(mechanism, "lot", None) is not None,
+                another_loss=getattr(mechanism, "minimises_another_loss", False),
             ),
             check_consistency(market, mechanism, probes[:WORST], probes, rng),
             check_budget(market, mechanism, contract, budget, budget_probability, rng),

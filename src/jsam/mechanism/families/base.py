@@ -123,6 +123,10 @@ class RangeMechanism(Weights, ABC):
         """The weights and caps alone."""
         return Weights(**{field.name: getattr(self, field.name) for field in fields(Weights)})
 
+    def weights_for(self, market: Market) -> Weights:
+        """The weights and caps as a contract for this market states them."""
+        return self.weights
+
     @property
     def name(self) -> str:
         """By which commands and stored results know it."""
@@ -206,7 +210,7 @@ class RangeMechanism(Weights, ABC):
             payments=paid,
             data_shares=market.data_shares,
             bias_rule=self.bias_rule,
-            weights=self.weights,
+            weights=self.weights_for(market),
             ironed=market.ironed,
             runner_up=allocation.runner_up,
             payment_error_bound=error,

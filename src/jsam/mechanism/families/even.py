@@ -11,12 +11,10 @@ import numpy as np
 from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.bound import BiasRule
-from jsam.mechanism.contract import Contract
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.lots import check_lot
 from jsam.mechanism.market import Market
 from jsam.mechanism.solver.counted import Sizes, even_range
-from jsam.mechanism.solver.payments import Progress
 from jsam.mechanism.solver.profiles import Profiles, even_shares
 from jsam.mechanism.solver.response import Answers
 from jsam.mechanism.solver.unequal import UnequalReport
@@ -57,7 +55,7 @@ class EvenJSAM(RangeMechanism):
         return self.lot is not None or super().counts_sizes(market)
 
     def answers_by_size(self, market: Market, active: IntArray, v: FloatArray, client: int | None) -> Answers:
-        weights = self._weights_for(market)
+        weights = self.weights_for(market)
         assert market.samples is not None
         sizes = Sizes.of(market.samples, weights, self.lot)
         allowed = even_range(sizes)
@@ -65,11 +63,12 @@ class EvenJSAM(RangeMechanism):
             raise self.nothing_within(market.num_clients)
         return UnequalReport(sizes=sizes, v=v, receivers=False, allowed=allowed)
 
-    def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract:
-        contract = super().plan(market, payments=payments, progress=progress)
-        return replace(contract, weights=self._weights_for(market))
+    @property
+    def minimises_another_loss(self) -> bool:
+        """Whether it counts the noise otherwise than its contract's loss bound does."""
+        return self.lot is not None
 
-    def _weights_for(self, market: Market) -> Weights:
+    def weights_for(self, market: Market) -> Weights:
         """Q and ζ of clients of the average size of a market, from those of clients of one lot each."""
         if self.lot is None:
             return self.weights
