@@ -26,11 +26,12 @@ from benchmarks.output import machine
 from jsam.mechanism.families import RangeMechanism
 from jsam.mechanism.families.even import EvenJSAM
 from jsam.mechanism.lots import priors_by_lots
-from jsam.mechanism.priors import Prior
+from jsam.mechanism.priors import Prior, UniformPrior
+from jsam.mechanism.solver.closed_form import best_cost
 
 OTHERS, RECORDS = 99, 600
-GRID = np.exp(np.linspace(np.log(0.05), np.log(2.5), 24))
-PAIRS = np.exp(np.linspace(np.log(0.25), np.log(1.8), 11))
+GRID = np.exp(np.linspace(np.log(0.1), np.log(2.5), 12))
+PAIRS = np.exp(np.linspace(np.log(0.3), np.log(1.8), 8))
 BAR = 0.05
 USUAL = {"loss_weight": 5.0}
 BY_FORMULA = {"loss_weight": 100.0, "noise_weight": 8.0, "bias_weight": 0.4**0.5}
@@ -105,6 +106,34 @@ class Owner:
         tried = [tuple(min(true * factor, top) for factor in some) for some in factors]
         return max(self.utility(rule, way, reports) for reports in dict.fromkeys(tried))
 
+    def bound(self, rule: Rule, way: Way) -> float:
+        """What ids that split the owner's records and report the truth are worth to it at most, under a uniform prior.
+
+        Without an id the best is at most as dear as the selection at hand without it: each id that is kept earns at
+        most half of what the objective F then rises by, since v = 2c. F takes the lots kept and the sum of lots × v^⅔.
+        """
+        true = self.price * way.share
+        contract = rule.plan([*[true] * way.ids, *self.others], [way.records] * way.ids + [RECORDS] * OTHERS)
+        lots = np.array([way.records] * way.ids + [RECORDS] * OTHERS) / RECORDS
+        weights = lots * np.cbrt(contract.virtual_costs / lots) ** 2
+        kept = contract.epsilons > 0
+        U, W = float(lots[kept].sum()), float(weights[kept].sum())
+        here = least_objective(rule.mechanism, U, W, lots.sum())
+        rises = [
+            least_objective(rule.mechanism, U - lots[i], W - weights[i], lots.sum()) - here
+            for i in range(way.ids)
+            if kept[i]
+        ]
+        return sum(rises) / 2
+
+
+def least_objective(mechanism: RangeMechanism, lots: float, weight: float, all_lots: float) -> float:
+    """The least objective of a selection that holds so many lots and has this sum of lots × v^(2/3)."""
+    d = np.array(mechanism.bias_weight * np.sqrt(max(1 / lots - 1 / all_lots, 0.0)))
+    S = np.array(weight / lots ** (2 / 3))
+    value, _ = best_cost(d, d * d, np.sqrt(mechanism.noise_weight) * S**1.5, mechanism.loss_weight)
+    return float(value)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -121,26 +150,29 @@ class Row:
     best_quartiles: tuple[float, float]
     best_largest: float
     best_over_bar: float  # share of draws in which the best gains more than the bar
-    pair_median: float | None = None  # with the best pair of reports, for two ids whose records are split
+    pair_median: float | None = None  # with the best pair of reports, for two ids of jsam-even whose records are split
+    bound_median: float | None = None  # proved for true reports, by lots (docs/manipulation.md)
 
     @property
     def text(self) -> str:
         pair = "" if self.pair_median is None else f"; best pair {self.pair_median:+.1%}"
+        bound = "" if self.bound_median is None else f"; proved bound {self.bound_median:+.1%}"
         return (
             f"{self.setting:33} {self.rule:10} sizes {self.sizes:8} {self.way:37} true {self.true_median:+9.1%}, best"
             f" {self.best_median:+9.1%} ({self.best_quartiles[0]:+.1%} to {self.best_quartiles[1]:+.1%}, most"
-            f" {self.best_largest:+.0%}; over {BAR:.0%}: {self.best_over_bar:.0%}){pair}"
+            f" {self.best_largest:+.0%}; over {BAR:.0%}: {self.best_over_bar:.0%}){pair}{bound}"
         )
 
 
 def rules(prior: Prior, weights: dict[str, float]) -> list[Rule]:
-    """The mechanisms without sizes, with stated sizes, and `jsam-even` by lots."""
-    made: list[RangeMechanism] = [
-        EvenJSAM(**weights),
-        jsam.JSAM(**weights),
-        jsam.USBM(selection_probs=None, **weights),
-        jsam.FSBM(num_selected=20, **weights),
-    ]
+    """Without sizes, with stated sizes, and `jsam-even` by lots; other mechanisms under the usual setting alone."""
+    made: list[RangeMechanism] = [EvenJSAM(**weights)]
+    if weights is USUAL and isinstance(prior, UniformPrior):
+        made += [
+            jsam.JSAM(**weights),
+            jsam.USBM(selection_probs=None, **weights),
+            jsam.FSBM(num_selected=20, **weights),
+        ]
     plain = [
         Rule(name=some.name, mechanism=some, prior=prior, sizes=sizes) for sizes in ("none", "stated") for some in made
     ]
@@ -169,12 +201,14 @@ def run(draws: int, names: Sequence[str]) -> Iterator[Row]:
             for way in WAYS:
                 if rule.sizes == "none" and way.ids == 1:
                     continue  # nobody asks for the records
-                true, best, pairs = [], [], []
+                true, best, pairs, bounds = [], [], [], []
                 for owner, alone, _ in drawn:
                     true.append(owner.utility(rule, way, [owner.price * way.share] * way.ids) / alone - 1)
                     common = owner.best(rule, way, ((factor,) * way.ids for factor in GRID))
                     best.append(max(common / alone - 1, true[-1]))
-                    if way.ids == 2 and way.share < 1:
+                    if rule.sizes == "by lots" and way.share < 1 and isinstance(rule.prior, UniformPrior):
+                        bounds.append(owner.bound(rule, way) / alone - 1)
+                    if isinstance(rule.mechanism, EvenJSAM) and way.ids == 2 and way.share < 1:
                         pair = owner.best(rule, way, iter(itertools.combinations_with_replacement(PAIRS, 2)))
                         pairs.append(max(pair / alone - 1, best[-1]))
                 low, high = np.quantile(best, [0.25, 0.75])
@@ -191,6 +225,7 @@ def run(draws: int, names: Sequence[str]) -> Iterator[Row]:
                     best_largest=max(best),
                     best_over_bar=float(np.mean(np.array(best) > BAR)),
                     pair_median=float(np.median(pairs)) if pairs else None,
+                    bound_median=float(np.median(bounds)) if bounds else None,
                 )
 
 

@@ -39,6 +39,8 @@ class CampaignRules:
     def __post_init__(self) -> None:
         if not self.campaign or len(self.campaign) > 100 or not self.campaign.isprintable():
             raise InputError(f"campaign is {self.campaign!r}; it must be a name of 1 to 100 printable characters")
+        if self.rules.lot is not None:
+            raise InputError("lot counts data by records, and campaigns do not plan by them; leave lot out")
         refuse_imports(self.rules).mechanism_at(1.0 if self.rules.loss_weight is None else self.rules.loss_weight)
         text("model", self.model)
         if self.training.seed != self.rules.seed:

@@ -15,6 +15,7 @@ LONGEST_TEXT, LONGEST_NAME = 200, 100
 ALLOWED = f"1 to {LONGEST_NAME} printable characters without / and \\, and not . or .."
 RULE_NAMES = tuple(field.name for field in fields(Rules))
 _WORDS = ("mechanism", "prior")
+_WHOLE = ("seed", "min_clients", "lot")
 # A mechanism of a user's own is written package.module:Class. Who names one makes whoever reads it import that module.
 _MECHANISM = re.compile(r"[a-z]+(-[a-z0-9]+)*")
 _PRIOR = re.compile(r"\s*[A-Za-z0-9_]+\s*(:[^:]*)?")
@@ -76,7 +77,7 @@ def rules_of(settings: Mapping[str, Any]) -> Rules:
     given = {name: settings[name] for name in RULE_NAMES if settings.get(name) is not None}
     for name, value in given.items():
         if name not in _WORDS:
-            given[name] = whole_number(name, value, 0) if name == "seed" else number(name, value)
+            given[name] = whole_number(name, value, 0) if name in _WHOLE else number(name, value)
     return refuse_imports(Rules(**given))
 
 

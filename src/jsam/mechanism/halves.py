@@ -13,7 +13,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -78,6 +78,8 @@ class ByHalves(RangeMechanism):
     halves are alike, each minimises half of the objective of the whole. The weights are those of the whole market.
     """
 
+    minimises_another_loss: ClassVar[bool] = True  # two objectives, and not that of the contract of both
+
     inner: RangeMechanism
     seed: int = 0
     found_for: tuple[float, float] | None = None  # the loss weights of the halves, where a budget gave them
@@ -93,8 +95,6 @@ class ByHalves(RangeMechanism):
         super().__post_init__()
         for said in ("truthful", "bias_rule", "knows_sensitivities"):
             object.__setattr__(self, said, getattr(self.inner, said))
-
-    minimises_another_loss = True
 
     @property
     def name(self) -> str:
