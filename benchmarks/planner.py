@@ -15,6 +15,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 import jsam
+from benchmarks.large_markets import capped_budget, many_clients, unequal_data
 from benchmarks.timing import Row, Timing, interleaved, median, once, readable, seconds
 from jsam.mechanism.priors import Prior
 from tests.oracles import published_algorithm_1, trapezoid_payments_on_grid, true_objective
@@ -243,4 +244,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "payments-beta": payments_beta,
     "published": published,
     "command": command,
+    "many-clients": many_clients,
+    "capped-budget": capped_budget,
+    "unequal-data": unequal_data,
 }

@@ -23,7 +23,13 @@ _OF_RULES = {
     "noise_weight": "noise_weight",
     "bias_weight": "bias_weight",
     "max_selection_prob": "max_selection_prob",
+    "max_epsilon": "max_epsilon",
+    "heterogeneity": "heterogeneity",
 }
+# In a specification: the learning rate that fits the noise of the contract, and ζ² as the similarity says it.
+FITTED, PUBLIC = "fitted", "public"
+_SAMPLES = {"mnist": 60_000, "cifar10": 50_000}
+
 _NEEDED_OF_RULES = ("mechanism", "cost", "noise_weight")
 
 
@@ -34,7 +40,7 @@ class RunConfig:
     One seed serves all draws (sensitivities, partition, first weights, schedule, noise), each from a stream of its own;
     runs that share a seed share their clients. The seed of `rules` is always 0: it finds η, which no run's seed moves.
     `held_out` trains on all but 5,000 training images and is judged on those. `straggler_epsilon` is the most that the
-    most sensitive client will sell.
+    most sensitive client will sell. A learning rate of 0 is the one that fits the noise of the contract.
     """
 
     dataset: str
@@ -89,6 +95,14 @@ class RunConfig:
         return self.rules.bias_weight
 
     @property
+    def max_epsilon(self) -> float | None:
+        return self.rules.max_epsilon
+
+    @property
+    def heterogeneity(self) -> str | None:
+        return self.rules.heterogeneity
+
+    @property
     def max_selection_prob(self) -> float | None:
         return self.rules.max_selection_prob
 
@@ -122,9 +136,21 @@ class RunConfig:
         if unknown or lacking:
             wrong = f"there is no setting {', '.join(unknown)}" if unknown else f"it lacks {', '.join(lacking)}"
             raise InputError(f"not the configuration of a run: {wrong}")
+        stored = _said_in_words(stored)
         rules = {of_rules: stored[name] for name, of_rules in _OF_RULES.items() if name in stored}
         own = {name: value for name, value in stored.items() if name not in _OF_RULES}
         return cls(rules=Rules(prior=PRIOR, **rules), **own)
+
+
+def _said_in_words(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with numbers in the place of words."""
+    settings = dict(stored)
+    if settings.get("learning_rate") == FITTED:
+        settings["learning_rate"] = 0.0
+    if settings.get("heterogeneity") == PUBLIC:
+        samples = _SAMPLES[settings["dataset"]] // settings.get("num_clients", 100)
+        settings["heterogeneity"] = f"similarity:{settings['similarity']:g}/{samples}"
+    return settings
 
 
 def _defaults() -> dict[str, Any]:

@@ -146,7 +146,9 @@ def _objective(contract: Contract, mechanism: RangeMechanism) -> float:
 
 def _loss_weight_key(config: RunConfig) -> str:
     cap = "" if config.max_selection_prob is None else f"/cap{config.max_selection_prob!r}"
-    weights = f"Q{config.noise_weight!r}/zeta{config.bias_weight!r}{cap}"
+    cap += "" if config.max_epsilon is None else f"/epsilon{config.max_epsilon!r}"
+    zeta = config.bias_weight if config.heterogeneity is None else round(config.rules.zeta, 9)
+    weights = f"Q{config.noise_weight!r}/zeta{zeta!r}{cap}"
     return f"{config.cost_of}/{config.num_clients}/{weights}/cost{config.cost!r}"
 
 

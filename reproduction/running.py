@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from jsam.errors import InputError
+from jsam.mechanism.contract import Contract
 from jsam.privacy import Adjacency, epsilon_of
 from jsam.report.output_files import check_target
 from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.settings import TrainingSettings
 from jsam.training.clipping.precision import checked_precision
 from jsam.training.environment import accelerator, device_named
+from jsam.training.learning_rate import with_fitted_step
 from jsam.training.trials import Trial, TrialResult, run_trials
 from reproduction.config import RunConfig
 from reproduction.economics import current_planner, run_planner
@@ -124,10 +126,7 @@ def run_specs(
                 on_a_cpu = False
             batch = wanted[done : done + at_once]
             tell(f"{spec.id}: {len(wanted) - done} runs to make")
-            trials = [
-                Trial(contract=plans.contract(c), task=task_of(c), settings=settings_of(c, device, precision))
-                for c in batch
-            ]
+            trials = [_trial(config, plans.contract(config), device, precision) for config in batch]
             clock = _Clock(len(wanted) - done, sum(c.rounds for c in batch), spec.id, tell)
             for index, result in run_trials(trials, progress=clock.rounds, late=late):
                 append(path, Record(config=batch[index], result=stored_result(trials[index], result)))
@@ -164,13 +163,20 @@ def _card(device: str) -> str:
     return accelerator(device_named(device)).get("card", CPU)
 
 
+def _trial(config: RunConfig, contract: Contract, device: str, precision: str) -> Trial:
+    task, settings = task_of(config), settings_of(config, device, precision)
+    if config.learning_rate == 0:
+        settings = with_fitted_step(contract, task, settings)
+    return Trial(contract=contract, task=task, settings=settings)
+
+
 def settings_of(config: RunConfig, device: str, precision: str = "fp32") -> TrainingSettings:
     every = max(1, config.rounds // CURVE_POINTS)
     return TrainingSettings(
         rounds=config.rounds,
         per_round=config.per_round,
         clip_norm=config.clip_norm,
-        learning_rate=config.learning_rate,
+        learning_rate=config.learning_rate or 1.0,  # the fitted one takes its place
         learning_rate_schedule=config.learning_rate_schedule,
         momentum=config.momentum,
         delta=config.delta,
@@ -199,6 +205,7 @@ def stored_result(trial: Trial, result: TrialResult) -> dict[str, Any]:
         "loss": result.loss,
         "gradient_norm": result.gradient_norm,
         "share_clipped": result.share_clipped,
+        "learning_rate": trial.settings.learning_rate,
         "seconds": result.seconds,
     }
     curve = [[done, rounded(accuracy)] for done, accuracy in result.curve]

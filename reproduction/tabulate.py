@@ -20,7 +20,7 @@ COLUMNS = (
     "dataset", "mechanism", "similarity", "noise", "c2", "loss_weight", "noise_weight", "monetary_cost",
     "total_payment", "accuracy_mean", "accuracy_std", "seeds", "epsilon_exact_max", "paper_accuracy", "paper_cost",
     "nominal_cost", "nominal_cost_of", "straggler_epsilon", "max_selection_prob",
-    "epsilon_sold_max", "learning_rate",
+    "epsilon_sold_max", "learning_rate", "max_epsilon", "heterogeneity",
 )  # fmt: skip
 
 READABLE = ("mechanism", "s", "cost", "paper's", "accuracy", "paper's", "diff.", "seeds", "exact ε")
@@ -98,7 +98,9 @@ class Cell:
             "straggler_epsilon": c.straggler_epsilon,
             "max_selection_prob": c.max_selection_prob,
             "epsilon_sold_max": self.largest("epsilon_sold_max"),
-            "learning_rate": c.learning_rate,
+            "learning_rate": c.learning_rate or self.mean("learning_rate"),
+            "max_epsilon": c.max_epsilon,
+            "heterogeneity": c.heterogeneity,
         }
         return {name: _tidy(values[name]) for name in COLUMNS}
 

@@ -23,6 +23,10 @@ class NotSupportedError(InputError):
     """A request that makes sense but that this version does not compute."""
 
 
+class UnequalDataError(NotSupportedError):
+    """A mechanism or budget that knows nothing of clients with different numbers of samples."""
+
+
 class DivergentPaymentError(InputError):
     """A prior whose tail is so heavy that a client who is never dropped would be owed an infinite amount."""
 

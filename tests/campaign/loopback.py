@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,12 +104,15 @@ class HandToHand:
         return list(dict.fromkeys(question.kind for _, question in self.asked))
 
 
-def linear_clients(folder: Path, sensitivities: list[float], *, records: int = 40) -> tuple[HandToHand, Line]:
+def linear_clients(
+    folder: Path, sensitivities: list[float], *, records: int | Sequence[int] = 40
+) -> tuple[HandToHand, Line]:
     """Clients whose targets lie on one line, and the server's model with test data of its own."""
+    counts = [records] * len(sensitivities) if isinstance(records, int) else list(records)
     rng, line = np.random.default_rng(0), np.array([2.0, -1.0, 1.0])
     clients = {}
     for k, sensitivity in enumerate(sensitivities):
-        inputs = rng.integers(-2, 3, (records, FEATURES)).astype(np.float32)
+        inputs = rng.integers(-2, 3, (counts[k], FEATURES)).astype(np.float32)
         targets = (inputs @ line).astype(np.int64)
         file = write_client(
             client_folder(folder, k), name=f"client-{k}", sensitivity=sensitivity, inputs=inputs, targets=targets

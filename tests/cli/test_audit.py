@@ -28,7 +28,7 @@ def test_a_truthful_mechanism_passes(run: Run, clients: WriteClients) -> None:
 def test_json_is_the_report_of_the_python_api(run: Run, clients: WriteClients) -> None:
     result = run("audit", clients(FIVE), *UNIFORM, "--format", "json", "--grid", "16", "--seed", "3")
     market = jsam.Market(sensitivities=REPORTS, prior=jsam.parse_prior("uniform:0,1"), ids=list("abcde"))
-    assert json.loads(result.out) == audit(market, jsam.JSAM(loss_weight=5.0), grid=16, seed=3).as_dict()
+    assert json.loads(result.out) == audit(market, jsam.EvenJSAM(loss_weight=5.0), grid=16, seed=3).as_dict()
 
 
 def test_a_mechanism_that_claims_no_truthfulness_is_held_to_it_only_if_strict(run: Run, clients: WriteClients) -> None:

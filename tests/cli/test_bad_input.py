@@ -107,7 +107,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "loss weight 0": ("--prior uniform:0,1 --loss-weight 0", "--loss-weight is 0"),
     "loss weight nan": ("--prior uniform:0,1 --loss-weight nan", "--loss-weight is nan"),
     "loss weight text": ("--prior uniform:0,1 --loss-weight much", "'much'"),
-    "loss weight huge": ("--prior uniform:0,1 --loss-weight 1e308", "too large for floating-point"),
+    "loss weight huge": ("--prior uniform:0,1 --loss-weight 1e308 --mechanism jsam", "too large for floating-point"),
     "parameter twice": ("--prior lognorm:s=0.5,s=0.6 --loss-weight 5", "'s' is given twice"),
     "cap on ε tiny": ("--prior uniform:0,1 --loss-weight 5 --max-epsilon 1e-200", "--max-epsilon is 1e-200"),
     "cap on ε tiny under a budget": ("--prior uniform:0,1 --budget 5 --max-epsilon 1e-200", "--max-epsilon is 1e-200"),

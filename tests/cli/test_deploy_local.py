@@ -65,3 +65,16 @@ def test_an_earlier_deployment_is_left_alone(tmp_path: Path) -> None:
     assert free_folder(tmp_path / "d", holds_something) == tmp_path / "d"
     (tmp_path / "d" / "something").touch()
     assert free_folder(tmp_path / "d", holds_something) == tmp_path / "d-2"
+
+
+def test_sizes_count_in_the_plan_unless_the_mechanism_knows_nothing_of_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from jsam.cli.deploy_local import _counting_sizes
+
+    settings = {"campaign": "a", "loss_weight": 5.0, "max_epsilon": 10.0}
+    assert _counting_sizes({**settings, "mechanism": "jsam-even"}, wanted=True).sizes == "reported"
+    assert _counting_sizes({**settings, "mechanism": "jsam-even"}, wanted=False).sizes == "equal"
+    assert not capsys.readouterr().err
+    assert _counting_sizes({**settings, "mechanism": "jsam"}, wanted=True).sizes == "equal"
+    assert "the plan treats all clients alike" in capsys.readouterr().err

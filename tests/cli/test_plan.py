@@ -13,6 +13,7 @@ import pytest
 
 import jsam
 from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
+from jsam.mechanism.fairness import Fairness
 from tests.cli.conftest import EXAMPLE, UNIFORM, Run, WriteClients
 from tests.conftest import require
 
@@ -50,8 +51,28 @@ def test_json_has_the_names_that_users_rely_on(run: Run) -> None:
 def test_json_holds_the_numbers_of_the_python_api(run: Run) -> None:
     options = {"noise_weight": 2.0, "bias_weight": 0.5, "max_selection_prob": 0.05}
     flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    expected = jsam.plan(example_market(), jsam.JSAM(loss_weight=5.0, **options)).as_dict()
-    assert planned_json(run, EXAMPLE, *UNIFORM, *flags) == expected
+    expected = jsam.plan(example_market(), jsam.EvenJSAM(loss_weight=5.0, **options))
+    found = planned_json(run, EXAMPLE, *UNIFORM, *flags)
+    assert found.pop("fairness") == Fairness.of(expected).as_dict()
+    assert found == expected.as_dict()
+
+
+def test_prices_of_caps_are_told_if_asked_for(run: Run) -> None:
+    caps = ("--mechanism", "jsam-even", "--min-clients", "30", "--max-epsilon", "3", "--cap-prices")
+    content = planned_json(run, EXAMPLE, *UNIFORM, *caps)
+    assert [entry["without"] for entry in content["cap_prices"]] == [
+        "max_epsilon",
+        "min_clients",
+        "max_epsilon min_clients",
+    ]
+    free = planned_json(run, EXAMPLE, *UNIFORM, "--mechanism", "jsam-even", "--max-epsilon", "3")
+    assert content["cap_prices"][1]["price"] == content["objective"] - free["objective"] > 0
+    assert "what a cap or floor adds to the objective" in run("plan", EXAMPLE, *UNIFORM, *caps).out
+    assert "nothing that they cost" in run("plan", EXAMPLE, *UNIFORM, "--cap-prices").out
+    # Under a budget the loss weight is the one that the budget buys.
+    under = planned_json(run, EXAMPLE, "--prior", "uniform:0,1", "--budget", "3", *caps)
+    same = ("--prior", "uniform:0,1", "--loss-weight", str(under["loss_weight"]), *caps)
+    assert planned_json(run, EXAMPLE, *same)["cap_prices"] == under["cap_prices"]
 
 
 @pytest.mark.parametrize("mechanism", ["jsam", "jsam-ci", "usbm", "fsbm-50"])
@@ -76,11 +97,11 @@ def test_payments_can_be_left_out(run: Run) -> None:
 def test_a_budget_becomes_the_loss_weight_of_the_api(run: Run) -> None:
     content = planned_json(run, EXAMPLE, "--prior", "uniform:0,1", "--budget", "5", "--seed", "7")
     market = example_market()
-    expected = loss_weight_for_budget(jsam.JSAM(loss_weight=1.0), 5.0, prior=market.prior, num_clients=100, seed=7)
+    expected = loss_weight_for_budget(jsam.EvenJSAM(loss_weight=1.0), 5.0, prior=market.prior, num_clients=100, seed=7)
     assert content["budget"] == 5.0
     assert content["loss_weight"] == expected.loss_weight
     assert content["budget_plan"] == expected.as_dict()
-    assert content["objective"] == jsam.plan(market, jsam.JSAM(loss_weight=expected.loss_weight)).objective
+    assert content["objective"] == jsam.plan(market, jsam.EvenJSAM(loss_weight=expected.loss_weight)).objective
 
 
 def test_a_budget_with_a_probability_shows_what_may_fall_due(run: Run, clients: WriteClients) -> None:
@@ -110,7 +131,9 @@ def test_importance_compensation_takes_its_probabilities_from_the_file(run: Run,
 
 def test_the_table_says_what_was_decided(run: Run) -> None:
     out = run("plan", EXAMPLE, *UNIFORM).out
-    contract = jsam.plan(example_market(), jsam.JSAM(loss_weight=5.0))
+    contract = jsam.plan(example_market(), jsam.EvenJSAM(loss_weight=5.0))
+    assert "jsam-even, the default" in out
+    assert "jsam, as --mechanism says" in run("plan", EXAMPLE, *UNIFORM, "--mechanism", "jsam").out
     assert f"{contract.num_selected} of 100" in out
     assert f"{contract.expected_cost:.5g}" in out
     assert f"{contract.total_payment:.5g}" in out
@@ -193,6 +216,16 @@ def test_past_reports_are_headed_like_clients_in_any_case(run: Run, tmp_path: Pa
         for past in (lower, upper)
     ]
     assert contents[0] == contents[1]
+
+
+def test_what_it_costs_to_round_sizes_is_said(run: Run, clients: WriteClients) -> None:
+    rows = "".join(f"k{i},{(i + 0.5) / 30},{1_000_003 + 77_777 * i}\n" for i in range(30))
+    path = clients(f"id,sensitivity,samples\n{rows}")
+    options = (*UNIFORM, "--mechanism", "jsam-even")
+    content = planned_json(run, path, *options)
+    assert 0 <= content["rounding_bound"] < 0.01 * content["objective"]
+    assert "rounded" in run("plan", path, *options).out
+    assert "rounding_bound" not in planned_json(run, EXAMPLE, *options)
 
 
 def test_lots_count_prices_and_data_by_records(run: Run, clients: WriteClients) -> None:

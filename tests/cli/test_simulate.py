@@ -117,7 +117,7 @@ def test_resume_finishes_a_stopped_run_to_the_same_files(
     assert f"jsam resume {folder}" in capsys.readouterr().err
     monkeypatch.undo()
     assert main(["resume", str(folder)]) == 0
-    assert "Training (jsam): round 6 of 6" in capsys.readouterr().err
+    assert "Training (jsam-even): round 6 of 6" in capsys.readouterr().err
     for name in FILES - {"report.html"}:
         assert (folder / name).read_bytes() == (finished / name).read_bytes(), name
     assert main(["resume", str(folder)]) == 0
@@ -391,10 +391,10 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFi
     assert "there already" not in said
     chosen = [
         f"{json.loads((tmp_path / 'demo' / name / 'contract.json').read_text())['num_selected']} of {name}"
-        for name in ("jsam", "usbm")
+        for name in ("jsam-even", "jsam", "usbm")
     ]
-    assert f"NO CONTRACT WAS OVERSPENT ({' and '.join(chosen)}," in " ".join(told.split())
-    for words in ("jsam", "usbm", "NO CONTRACT WAS OVERSPENT", "Who is paid under jsam", "accuracy"):
+    assert f"NO CONTRACT WAS OVERSPENT ({', '.join(chosen)}," in " ".join(told.split())
+    for words in ("jsam-even", "usbm", "NO CONTRACT WAS OVERSPENT", "Who is paid under jsam", "accuracy"):
         assert words in told
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "no contract was overspent in any run" in page
@@ -429,9 +429,10 @@ def test_an_interrupted_demo_says_what_can_be_gone_on_with(
     with monkeypatch.context() as training:
         training.setattr(RoundProgress, "__call__", stop)
         assert main(command) == 130
-    words = f"interrupted; jsam demo starts anew; go on with this training alone: jsam resume {folder / 'jsam'}\n"
+    begun = folder / "jsam-even"
+    words = f"interrupted; jsam demo starts anew; go on with this training alone: jsam resume {begun}\n"
     assert words in capsys.readouterr().err
-    assert main(["resume", str(folder / "jsam")]) == 0
+    assert main(["resume", str(begun)]) == 0
 
 
 def test_the_demo_says_why_the_payments_are_not_the_expected_cost(
@@ -441,7 +442,7 @@ def test_the_demo_says_why_the_payments_are_not_the_expected_cost(
     assert main(["demo", "--dataset", "digits", "--rounds", "2", "--output", str(tmp_path / "demo")]) == 0
     told, page = capsys.readouterr().out, (tmp_path / "demo" / "report.html").read_text()
     costs = []
-    for name in ("jsam", "usbm"):
+    for name in ("jsam-even", "jsam", "usbm"):
         contract = json.loads((tmp_path / "demo" / name / "contract.json").read_text())
         own = sum(client["sensitivity"] * client["epsilon"] for client in contract["clients"])
         assert own < contract["total_payment"]

@@ -142,9 +142,10 @@ class Federation:
         noise: Callable[..., Any] | None = None,
         policies: dict[int, str] | None = None,
         seed: int = 0,
+        sizes: tuple[int, ...] | None = None,
     ) -> Federation:
         dataset = load_dataset("digits")
-        spec = TaskSpec(dataset="digits", num_clients=len(sensitivities), seed=seed)
+        spec = TaskSpec(dataset="digits", num_clients=len(sensitivities), sizes=sizes, seed=seed)
         app = client_app() if noise is None else client_app(noise)
         files = [
             write_client(

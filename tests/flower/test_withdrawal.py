@@ -79,7 +79,9 @@ def test_a_server_that_fits_the_loss_weight_to_the_reports_finds_nobody(
 ) -> None:
     """Unless a client's policy says that it takes η on trust."""
 
-    def fitted(self: CampaignRules, names: Sequence[str], sensitivities: Sequence[float]) -> Contract:
+    def fitted(
+        self: CampaignRules, names: Sequence[str], sensitivities: Sequence[float], samples: Sequence[int] | None = None
+    ) -> Contract:
         constant = dataclasses.replace(self.rules, budget=None, loss_weight=40.0)
         plan = constant.contract(constant.market(sensitivities, names))
         return dataclasses.replace(plan, budget=self.rules.budget)

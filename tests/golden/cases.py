@@ -91,14 +91,19 @@ _CALIBRATIONS = (
 
 TRAINING = (
     "simulate --dataset digits --clients 5 --rounds 12 --per-round 3 --mechanism jsam --prior uniform:0,1 --budget 20 "
-    "--learning-rate 0.1 --seed 3 --noise-seed 4 --threads 1"
+    "--learning-rate 0.1 --seed 3 --noise-seed 4 --threads 1 --noise-weight 1 --bias-weight 1 --max-epsilon none"
 )
+
+
+def _named(command: str, options: str) -> tuple[str, ...]:
+    """The mechanism that was the default when the answers were stored."""
+    return ("--mechanism", "jsam") if command != "compare" and "--mechanism" not in options else ()
 
 
 def cases() -> Iterator[Case]:
     for command, questions in (("plan", _PLANS), ("audit", _AUDITS), ("compare", _COMPARISONS)):
         for number, (clients, options) in enumerate(questions, 1):
-            arguments = (command, "CLIENTS", *options.split(), "--format", "json")
+            arguments = (command, "CLIENTS", *options.split(), *_named(command, options), "--format", "json")
             yield Case(name=f"{command}-{number}", arguments=arguments, clients=clients)
     for number, options in enumerate(_CALIBRATIONS, 1):
         yield Case(name=f"calibrate-{number}", arguments=("calibrate", *options.split(), "--format", "json"))

@@ -17,28 +17,7 @@ from jsam.mechanism.solver.closed_form import best_cost, cubic_root, evaluate
 from jsam.mechanism.solver.profiles import Profiles, equal_receivers
 from jsam.mechanism.solver.rows import SortedRows
 from jsam.mechanism.weights import Weights
-from tests.oracles import best_epsilons, objective
-
-DIGITS = 50
-
-
-def exact_root(a: Decimal) -> Decimal:
-    """The root r ≥ 1 of r³ − r = a to 50 digits, by Newton's method from above."""
-    r = 1 + a if a < 1 else 2 * a ** (Decimal(1) / 3)
-    for _ in range(200):
-        step = (r**3 - r - a) / (3 * r * r - 1)
-        r -= step
-        if abs(step) < Decimal(10) ** (5 - DIGITS) * r:
-            break
-    return r
-
-
-def exact_cost(d: float, e2: float, root_kappa: float, eta: float) -> tuple[Decimal, Decimal]:
-    """Minimum over B of η(d + sqrt(e² + κ/B²)) + B and its B, from the very doubles that are given."""
-    weight, root = Decimal(eta), Decimal(root_kappa)
-    r = exact_root(Decimal(e2) * weight / root)
-    B = (weight * root / r).sqrt()
-    return weight * Decimal(d) + B * (1 + r * r), B
+from tests.oracles import DIGITS, best_epsilons, exact_cost, exact_root, objective
 
 
 def relative(found: float, exact: Decimal) -> float:

@@ -13,10 +13,11 @@ import scipy.stats
 from numpy.typing import NDArray
 
 import jsam
-from jsam.errors import InputError
+from jsam.errors import InputError, UnequalDataError
 from jsam.mechanism.budget.budget_cache import BudgetCache
 from jsam.mechanism.budget.loss_weight import loss_weight_fits_budget, loss_weight_for_budget
-from jsam.mechanism.families import RangeMechanism
+from jsam.mechanism.families import EvenJSAM, RangeMechanism
+from jsam.mechanism.rules import Rules
 
 NOTHING_KEPT = BudgetCache(None)
 UNIFORM = scipy.stats.uniform(0, 1)
@@ -239,3 +240,55 @@ def test_what_is_no_loss_weight_fits_no_budget(weight: float) -> None:
     assert not loss_weight_fits_budget(
         MECHANISMS[4], 2.0, weight, prior=UNIFORM, num_clients=3, draws=5, cache=NOTHING_KEPT
     )
+
+
+def test_with_a_probability_unequal_data_are_counted_too() -> None:
+    """Each drawn market is a whole plan there, so few are drawn, and the true share is above what was asked for."""
+    samples, mechanism = [30, 500, 90, 200], jsam.EvenJSAM(loss_weight=1.0, bias_weight=0.4)
+    plan = loss_weight_for_budget(
+        mechanism, 2.0, prior=UNIFORM, num_clients=4, samples=samples, probability=0.8, cache=NOTHING_KEPT
+    )
+    assert plan.probability_bound >= 0.8
+    rng, chosen = np.random.default_rng(12), mechanism.with_loss_weight(plan.loss_weight)
+    markets = [jsam.Market(sensitivities=rng.random(4), prior=UNIFORM, samples=samples) for _ in range(400)]
+    share = float(np.mean([float(jsam.plan(market, chosen).total_payment or 0) <= 2.0 for market in markets]))
+    assert 0.8 - 3 * np.sqrt(0.16 / 400) < share < 0.93
+    # At an η that is larger by three tenths, fewer of the same markets would keep to it.
+    dearer = mechanism.with_loss_weight(plan.loss_weight * 1.3)
+    assert np.mean([float(jsam.plan(market, dearer).total_payment or 0) <= 2.0 for market in markets]) < share - 0.02
+
+
+def test_a_probability_under_a_cap_on_epsilon_is_refused_for_unequal_data() -> None:
+    with pytest.raises(UnequalDataError, match="under a cap on ε"):
+        loss_weight_for_budget(
+            jsam.EvenJSAM(loss_weight=1.0, max_epsilon=2.0),
+            2.0,
+            prior=UNIFORM,
+            num_clients=3,
+            samples=[1, 2, 3],
+            probability=0.9,
+            cache=NOTHING_KEPT,
+        )
+
+
+def test_the_order_of_clients_alike_in_all_but_their_sizes_moves_nothing() -> None:
+    plans = [
+        loss_weight_for_budget(
+            jsam.EvenJSAM(loss_weight=1.0), 2.0, prior=UNIFORM, num_clients=3, samples=samples, cache=NOTHING_KEPT
+        )
+        for samples in ([30, 500, 90], [500, 90, 30])
+    ]
+    assert plans[0] == plans[1]
+
+
+def test_a_budget_is_known_again_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules in words, as commands have them, and objects of scipy share what was found."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rules = Rules(mechanism="jsam-even", prior="beta:2,5", budget=10, max_epsilon=5)
+    first = rules.budget_plan(8)
+    kept = list(tmp_path.rglob("*.json"))
+    assert len(kept) == 1
+    for prior in (scipy.stats.beta(2, 5), scipy.stats.beta(a=2.0, b=5), scipy.stats.beta(2, 5, 0, 1)):
+        mechanism = EvenJSAM(loss_weight=3.0, max_epsilon=5)
+        assert loss_weight_for_budget(mechanism, 10, prior=prior, num_clients=8) == first
+    assert list(tmp_path.rglob("*.json")) == kept

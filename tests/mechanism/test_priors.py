@@ -455,5 +455,9 @@ def test_priors_are_told_apart_by_their_values() -> None:
     first, second = (jsam.EmpiricalPrior(reports=PAST[order]) for order in (np.arange(80), np.arange(80)[::-1]))
     assert identity_of(first) == identity_of(second) != identity_of(jsam.EmpiricalPrior(reports=PAST[1:]))
     assert identity_of(scipy.stats.beta(2, 5)) == identity_of(scipy.stats.beta(2, 5))
-    assert identity_of(scipy.stats.beta(2, 5)) != identity_of(scipy.stats.beta(2, b=5))
+    assert (
+        identity_of(scipy.stats.beta(2, 5))
+        == identity_of(scipy.stats.beta(2.0, b=5))
+        != identity_of(scipy.stats.beta(2, 6))
+    )
     assert identity_of(Mixture(scipy.stats.beta(20, 5), scipy.stats.beta(5, 20))) is None

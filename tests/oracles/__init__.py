@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .digits import DIGITS, exact_cost, exact_root
 from .inner import best_epsilons, objective, values, values_capped
 from .payments import dense_payment, exact_curve, trapezoid_payments_on_grid
 from .published import Published, published_algorithm_1, true_objective
@@ -9,6 +10,7 @@ from .search import brute_force, brute_force_joint
 from .selections import best_even, best_receiver
 
 __all__ = [
+    "DIGITS",
     "Published",
     "best_epsilons",
     "best_even",
@@ -16,7 +18,9 @@ __all__ = [
     "brute_force",
     "brute_force_joint",
     "dense_payment",
+    "exact_cost",
     "exact_curve",
+    "exact_root",
     "objective",
     "published_algorithm_1",
     "trapezoid_payments_on_grid",

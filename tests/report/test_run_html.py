@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -83,6 +84,23 @@ def test_the_page_shows_every_client_as_text_with_what_the_audit_says(folder: Pa
     assert page.count("<tr") > len(NAMES)
     assert "no contract was overspent: 6 clients under contract" in page
     assert "one record added, removed or zeroed" in page
+
+
+def test_pages_say_how_even_a_contract_is(folder: Path, tmp_path: Path) -> None:
+    """Under USBM every client is drawn equally often, and the rent is what the contract's numbers say."""
+    content = json.loads((folder / "contract.json").read_text(encoding="utf-8"))
+    cost = sum(client["sensitivity"] * client["epsilon"] for client in content["clients"])
+    rent = f"{1 - cost / content['total_payment']:.0%}"
+    row = f"<td>usbm</td><td>6</td><td>0</td><td>0</td><td>1</td><td>{max_epsilon(content):.4g}</td>"
+    write_comparison_page([folder], tmp_path / "page.html", headline="a", notes=[])
+    for page in (folder / "report.html", tmp_path / "page.html"):
+        text = page.read_text(encoding="utf-8")
+        assert row in text
+        assert f"<td>{rent}</td>" in text
+
+
+def max_epsilon(contract: dict[str, Any]) -> float:
+    return max(float(client["epsilon"]) for client in contract["clients"])
 
 
 def test_the_comparison_links_to_its_runs_and_to_nothing_else(folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import numpy as np
@@ -55,3 +56,9 @@ def test_a_row_with_an_error_keeps_its_place_and_says_why() -> None:
     out = shown(compare_table([row], ["a note"]))
     assert "usbm: payments diverge" in out
     assert "a note" in out
+
+
+def test_the_headline_says_what_rounding_of_sizes_loses() -> None:
+    rounded = dataclasses.replace(contract_of(10), rounding_bound=contract_of(10).objective / 4000)
+    words = " ".join(shown(plan_headline(rounded, prior="uniform:0,1")).replace("│", " ").split())
+    assert "at most 0.025% above the best without" in words

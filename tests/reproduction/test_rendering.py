@@ -29,7 +29,7 @@ require("matplotlib", extra="plot")
 
 SETTING = (
     "experiment", "dataset", "mechanism", "similarity", "nominal_cost", "noise", "straggler_epsilon",
-    "max_selection_prob",
+    "max_selection_prob", "noise_weight", "max_epsilon", "heterogeneity",
 )  # fmt: skip
 
 

@@ -385,3 +385,14 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_computed(
     (places.output / FILE).write_text("garbage\n")
     with pytest.raises(InputError, match=r"sweeps\.csv is not a list of sweeps"):
         read_sweeps(places.output)
+
+
+def test_a_specification_may_leave_the_step_and_the_heterogeneity_to_what_is_public() -> None:
+    """Keys of earlier runs do not change by the settings that came with this."""
+    given = {"dataset": "mnist", "similarity": 30, "mechanism": "jsam-even", "cost": 3, "noise_weight": 8.32}
+    given |= {"noise": "exact", "clip_norm": 0.3, "seed": 0}
+    config = RunConfig.from_dict({**given, "learning_rate": "fitted", "heterogeneity": "public"})
+    assert (config.learning_rate, config.heterogeneity) == (0.0, "similarity:30/600")
+    assert RunConfig.from_dict(config.as_dict()) == config
+    plain = RunConfig.from_dict({**given, "learning_rate": 0.5})
+    assert "heterogeneity" not in {name for name, value in plain.as_dict().items() if value is not None}

@@ -121,7 +121,8 @@ def test_a_simulation_loads_and_splits_its_data_once_and_plans_its_noise_once(
 
         monkeypatch.setattr(f"{module}.{name}", call)
 
-    counted("jsam.training.task", "load_dataset")
+    for module in ("jsam.training.task", "jsam.training.data"):
+        counted(module, "load_dataset")
     counted("jsam.training.task", "partition")
     counted("jsam.runs.noise_plan", "noise_multiplier")
     options = ["--dataset", "digits", "--clients", "20", "--loss-weight", "50", "--rounds", "2", "--noise-seed", "1"]

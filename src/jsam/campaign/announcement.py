@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from jsam.campaign.campaign_rules import SETTINGS, CampaignRules
+from jsam.campaign.campaign_rules import EQUAL, REPORTED, SETTINGS, CampaignRules
 from jsam.campaign.refusal import Reason, Refused
 from jsam.campaign.terms import Terms
 from jsam.errors import InputError
@@ -19,7 +19,7 @@ from jsam.mechanism.rules import LATER
 
 _LONGEST, _LONGEST_NAME = 100_000, 200
 # What else is left out could be filled in after the reports.
-NEEDED = tuple(name for name in SETTINGS if name not in ("seed", "momentum", "learning_rate_schedule", *LATER))
+NEEDED = tuple(name for name in SETTINGS if name not in ("seed", "momentum", "learning_rate_schedule", "sizes", *LATER))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,5 +71,7 @@ class Announcement:
         published |= {"campaign": rules.campaign, "precision": self.values.get("precision", public.precision)}
         if "seed" not in self.values:
             del published["budget_seed"]
+        # Which sizes there are is not known before the reports, but whether they count is.
+        published["sizes"], offered["sizes"] = rules.sizes, EQUAL if public.sizes is None else REPORTED
         offered["campaign"] = terms.campaign
         return tuple(name for name, value in published.items() if value != offered[name])

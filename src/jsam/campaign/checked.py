@@ -9,13 +9,11 @@ from dataclasses import fields
 from typing import Any
 
 from jsam.errors import InputError
-from jsam.mechanism.rules import Rules
+from jsam.mechanism.rules import WHOLE, WORDS, Rules
 
 LONGEST_TEXT, LONGEST_NAME = 200, 100
 ALLOWED = f"1 to {LONGEST_NAME} printable characters without / and \\, and not . or .."
 RULE_NAMES = tuple(field.name for field in fields(Rules))
-_WORDS = ("mechanism", "prior")
-_WHOLE = ("seed", "min_clients", "lot")
 # A mechanism of a user's own is written package.module:Class. Who names one makes whoever reads it import that module.
 _MECHANISM = re.compile(r"[a-z]+(-[a-z0-9]+)*")
 _PRIOR = re.compile(r"\s*[A-Za-z0-9_]+\s*(:[^:]*)?")
@@ -76,8 +74,10 @@ def rules_of(settings: Mapping[str, Any]) -> Rules:
     """The `Rules` among settings by name; other names are left alone."""
     given = {name: settings[name] for name in RULE_NAMES if settings.get(name) is not None}
     for name, value in given.items():
-        if name not in _WORDS:
-            given[name] = whole_number(name, value, 0) if name in _WHOLE else number(name, value)
+        if name in WORDS:
+            given[name] = text(name, value)
+        else:
+            given[name] = whole_number(name, value, 0) if name in WHOLE else number(name, value)
     return refuse_imports(Rules(**given))
 
 

@@ -34,7 +34,8 @@ class PublicInputs:
     """What was published before anybody reported, and N: from these and the reports everybody's contract follows.
 
     The function η(N) is the constant of the rules where there is no budget; with one, `loss_weight` is what the rules
-    give for that budget, prior, mechanism and N, and so can be computed again by anybody.
+    give for that budget, prior, mechanism and N, and so can be computed again by anybody. Where the plan counts how
+    much data clients hold, it follows from all their numbers of records, `sizes`, in rising order.
     """
 
     rules: Rules
@@ -45,6 +46,7 @@ class PublicInputs:
     learning_rate: float
     model: str
     precision: str = "float32"
+    sizes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         refuse_imports(self.rules)
@@ -54,25 +56,39 @@ class PublicInputs:
             whole_number(name, getattr(self, name), 1)
         for name in ("loss_weight", "learning_rate"):
             object.__setattr__(self, name, number(name, getattr(self, name)))
+        if self.sizes is not None:
+            self._check_sizes(self.sizes)
         if self.rules.loss_weight not in (None, self.loss_weight):
             raise InputError(f"loss_weight is {self.loss_weight:g}; the rules have {self.rules.loss_weight:g}")
+
+    def _check_sizes(self, sizes: object) -> None:
+        if not isinstance(sizes, tuple) or len(sizes) != self.num_clients:
+            raise InputError(f"sizes must be a list of {self.num_clients} numbers, one for each client")
+        for size in sizes:
+            whole_number("sizes", size, 1)
+        if list(sizes) != sorted(sizes):
+            raise InputError("sizes must be in rising order")
 
     def as_dict(self) -> dict[str, Any]:
         """One flat object: the settings of the rules (their seed as `budget_seed`) beside the others."""
         rules = self.rules.as_dict()
         rules["budget_seed"] = rules.pop("seed")
-        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "rules"}
-        return {**rules, **own}
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("rules", "sizes")}
+        # Left out where they do not count, as in earlier versions.
+        sizes = {} if self.sizes is None else {"sizes": list(self.sizes)}
+        return {**rules, **own, **sizes}
 
     @classmethod
     def from_dict(cls, stored: Any) -> PublicInputs:
         """The inverse of `as_dict`."""
         own = {field.name for field in fields(cls)} - {"rules"}
-        unsaid = {name for name in LATER if not (isinstance(stored, Mapping) and name in stored)}
+        unsaid = {name for name in (*LATER, "sizes") if not (isinstance(stored, Mapping) and name in stored)}
         flat = exactly({*RULE_NAMES, "budget_seed", *own} - {"seed"} - unsaid, stored, "public")
         constant = None if flat["budget"] is not None else flat["loss_weight"]
         rules = rules_of({**flat, "loss_weight": constant, "seed": flat["budget_seed"]})
-        return cls(rules=rules, **{name: flat[name] for name in own})
+        if isinstance(flat.get("sizes"), list):
+            flat["sizes"] = tuple(flat["sizes"])
+        return cls(rules=rules, **{name: flat[name] for name in own if name in flat})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,7 @@ def verify(terms: Terms, sensitivity: float | None = None, samples: int | None =
         _delta(terms),
         _cap(terms),
         _samples(terms, samples),
+        *_sizes(terms),
         _payment(terms, sensitivity),
         _drop_out(terms),
     )
@@ -72,14 +73,16 @@ def check_loss_weight(terms: Terms) -> Check:
             prior=rules.prior_of_all(),
             num_clients=public.num_clients,
             probability=rules.budget_probability,
+            samples=public.sizes,
             seed=rules.seed,
         )
     except InputError as error:
         return _check(LOSS_WEIGHT, False, f"it cannot be computed from the public inputs: {error}")
     message = f"{public.loss_weight:.9g} {'is' if good else 'is not'} what a budget of {rules.budget:g} gives for"
+    who = f"{public.num_clients} clients{'' if public.sizes is None else ' of these sizes'}"
     # Versions before 3 of the method took the mean over a sample for the expected cost, and found another η.
     method = "" if good else f" by method {VERSION}, which server and client must share"
-    return _check(LOSS_WEIGHT, good, f"{message} {public.num_clients} clients{method}")
+    return _check(LOSS_WEIGHT, good, f"{message} {who}{method}")
 
 
 def loss_weight_unchecked(why: str) -> Check:
@@ -158,6 +161,16 @@ def _samples(terms: Terms, own: int | None) -> Check:
     if own is None:
         return Check(name="samples", status=Status.NOT_CHECKED, message="the own number of records was not given")
     return _check("samples", terms.samples == own, f"{terms.samples} in the terms, {own} own records")
+
+
+def _sizes(terms: Terms) -> Iterator[Check]:
+    """Where the plan counts sizes, the own one must be among them: all contracts follow from this list."""
+    sizes = terms.public.sizes
+    if sizes is None:
+        return
+    good = terms.samples in sizes
+    words = f"{terms.samples} records are {'among' if good else 'not among'} the sizes of the {len(sizes)} clients"
+    yield _check("sizes", good, f"{words} by which the campaign plans")
 
 
 def _payment(terms: Terms, sensitivity: float | None) -> Check:

@@ -62,6 +62,8 @@ def audit(
             progress=bar.advance,
             seed=rules.seed,
         )
-    result.deliver(report.as_dict, "checks", lambda: audit_tables(report), beside=economy.files(rules))
+    result.deliver(
+        report.as_dict, "checks", lambda: audit_tables(report, why=economy.why(rules)), beside=economy.files(rules)
+    )
     if not report.ok:
         raise typer.Exit(EXIT_VIOLATION)

@@ -185,6 +185,26 @@ def read_clients(path: str) -> ClientTable:
     return replace(table, unused=tuple(unused))
 
 
+def read_sizes(path: str) -> tuple[int, ...]:
+    """The column `samples` of a CSV file with a line for each client, such as `jsam data partition` writes."""
+    rows = _rows(path, _text(path, path, "samples"))
+    header = next(rows, (1, []))
+    names = [name.casefold() for name in header[1]]
+    if "samples" not in names:
+        raise InputError(
+            f"{path} line {header[0]}: no column 'samples'; --sizes needs one, with a line for each client"
+        )
+    sizes = []
+    for line, row in rows:
+        cell = row[names.index("samples")] if len(row) == len(names) else ""
+        if not cell.isdecimal() or int(cell) < 1:
+            raise InputError(f"{path} line {line}: samples is {cell!r}; a whole number of 1 or more is needed")
+        sizes.append(int(cell))
+    if not sizes:
+        raise InputError(f"{path} has a header but no clients; one line a client is needed")
+    return tuple(sizes)
+
+
 def _table(source: str, rows: Iterator[tuple[int, list[str]]], width: int, places: dict[str, int]) -> ClientTable:
     columns: dict[str, list[str]] = {name: [] for name in places}
     first_line: dict[str, int] = {}
@@ -205,18 +225,18 @@ def _table(source: str, rows: Iterator[tuple[int, list[str]]], width: int, place
     return ClientTable(source=source, columns=columns, lines=list(first_line.values()))
 
 
-def _text(source: str, path: str) -> str:
+def _text(source: str, path: str, needed: str = "id,sensitivity") -> str:
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot read {source}: {reason}; a CSV file with id,sensitivity is needed") from error
+        raise InputError(f"cannot read {source}: {reason}; a CSV file with {needed} is needed") from error
     if b"\0" not in data:
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError:
             pass
-    raise InputError(f"{source} is not text in UTF-8; a CSV file with id,sensitivity is needed")
+    raise InputError(f"{source} is not text in UTF-8; a CSV file with {needed} is needed")
 
 
 def _rows(source: str, text: str) -> Iterator[tuple[int, list[str]]]:

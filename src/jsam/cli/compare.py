@@ -15,6 +15,7 @@ from jsam.cli.rule_options import RuleOptions, rule_flags
 from jsam.cli.wording import in_options
 from jsam.errors import InputError
 from jsam.mechanism.contract import Contract
+from jsam.mechanism.fairness import Fairness
 from jsam.mechanism.registry import find_description
 from jsam.mechanism.rules import Rules
 
@@ -57,8 +58,8 @@ def compare(
         list[str] | None,
         option(
             ECONOMY,
-            "A mechanism to compare; repeat for several. Without any: jsam  jsam-ci  usbm, fsbm with half and"
-            " three quarters of the clients, bbm with half if there are losses, and the one that --rules names.",
+            "A mechanism to compare; repeat for several. Without any: jsam-even  jsam  jsam-ci  usbm, fsbm with half"
+            " and three quarters of the clients, bbm with half if there are losses, and the one that --rules names.",
         ),
     ] = None,
     result: Result,
@@ -70,19 +71,21 @@ def compare(
 
     Exit codes: 0 done, 2 bad input (one line on standard error).
     """
+    from jsam.report.fairness import fairness_table
     from jsam.report.tables import compare_table
 
     rules = economy.rules()
     result.check(sources=[clients, *economy.sources(rules)], plot=plot, write_rules=economy.written)
     inputs = Inputs.read(clients, rules)
     names, notes = (mechanism, []) if mechanism else _all_names(inputs)
-    rows = _rows(inputs, names)
+    rows, even = _rows(inputs, names)
     content: dict[str, Any] = {
         "num_clients": inputs.market.num_clients,
         "noise_weight": rules.noise_weight,
         "bias_weight": rules.bias_weight,
         "budget": rules.budget,
         "mechanisms": rows,
+        "fairness": even,
         "notes": notes,
     }
     files = economy.files(rules)
@@ -91,13 +94,15 @@ def compare(
 
         content["sweep"] = _sweep(inputs, rows)
         files[plot] = compare_picture(rows, content["sweep"], plot.suffix)
-    result.deliver(lambda: content, "mechanisms", lambda: [compare_table(rows, notes)], COLUMNS, files)
+    result.deliver(
+        lambda: content, "mechanisms", lambda: [compare_table(rows, notes), fairness_table(even)], COLUMNS, files
+    )
 
 
 def _all_names(inputs: Inputs) -> tuple[list[str], list[str]]:
     N = inputs.market.num_clients
     half, most = max(1, round(N / 2)), max(1, round(3 * N / 4))
-    names = ["jsam", "jsam-ci", "usbm", f"fsbm-{half}", f"fsbm-{most}"]
+    names = ["jsam-even", "jsam", "jsam-ci", "usbm", f"fsbm-{half}", f"fsbm-{most}"]
     notes = []
     if inputs.market.losses is not None:
         names.append(f"bbm-{half}")
@@ -107,8 +112,10 @@ def _all_names(inputs: Inputs) -> tuple[list[str], list[str]]:
     return list(dict.fromkeys([*names, inputs.rules.mechanism])), notes
 
 
-def _rows(inputs: Inputs, names: Sequence[str]) -> list[dict[str, Any]]:
+def _rows(inputs: Inputs, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A row for each mechanism, and how even its contract is where it has one."""
     rows: list[dict[str, Any]] = []
+    even: list[dict[str, Any]] = []
     errors: list[InputError] = []
     asked = [inputs.under(name) for name in names]
     for question in asked:
@@ -117,13 +124,14 @@ def _rows(inputs: Inputs, names: Sequence[str]) -> list[dict[str, Any]]:
         try:
             contract, _ = question.contract()
             rows.append({**_record(contract), "error": None})
+            even.append({"mechanism": contract.mechanism, **Fairness.of(contract).as_dict()})
         except InputError as error:
             errors.append(error)
             name = question.rules.mechanism
             rows.append({**dict.fromkeys(COLUMNS), "mechanism": name, "error": in_options(str(error))})
     if len(errors) == len(rows):
         raise errors[0]
-    return rows
+    return rows, even
 
 
 def _record(contract: Contract) -> dict[str, Any]:

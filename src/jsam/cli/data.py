@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from jsam.cli.options import PlotFile, Result, argument, examples, option, with_options
@@ -24,7 +25,12 @@ app = typer.Typer(help="Get data sets, see which are there, deal one out to clie
 PARTITION_EXAMPLES = examples(
     "jsam data partition mnist --clients 100 --similarity 50 --plot shares.png",
     "jsam data partition digits --clients 20 --scheme dirichlet --alpha 0.5 --output shares.csv",
+    "jsam data partition mnist --clients 100 --sizes lognormal:1.0 --plot sizes.png",
+    "jsam data partition mnist --scheme writer --clients 100",
 )
+
+# The quantiles of clients' numbers of samples that are shown, by name.
+QUANTILES = {"smallest": 0.0, "lower_quarter": 0.25, "median": 0.5, "upper_quarter": 0.75, "largest": 1.0}
 
 DatasetName = Annotated[str, argument("NAME")]
 
@@ -106,7 +112,9 @@ def _datasets_table(rows: list[dict[str, Any]]) -> RenderableType:
 def partition(
     *,
     dataset: Annotated[str, argument("DATASET")],
-    clients: Annotated[int, option(DATA, "Number of clients.")] = 100,
+    clients: Annotated[
+        int | None, option(DATA, "Number of clients. \\[default: 100, or as many as a file of --sizes has]")
+    ] = None,
     split: PartitionOptions,
     seed: Annotated[int, option(DATA, "Seed of the draw.", min=0)] = 0,
     result: Result,
@@ -122,6 +130,9 @@ def partition(
 
     result.check(plot=plot)
     data = load_dataset(dataset)
+    sizes_given = split.get("sizes")
+    if clients is None:
+        clients = len(sizes_given) if isinstance(sizes_given, tuple) else 100
     shares = TaskSpec(dataset=dataset, num_clients=clients, seed=seed, **split).split(data)
     counts = shares.label_counts(data.train_targets, data.num_classes)
     content = {
@@ -129,6 +140,7 @@ def partition(
         "partition": shares.description,
         "seed": seed,
         "num_clients": shares.num_clients,
+        "samples": _spread(shares.sizes),
         "clients": [
             {"client": k, "samples": int(row.sum()), **{f"label_{label}": int(n) for label, n in enumerate(row)}}
             for k, row in enumerate(counts)
@@ -139,7 +151,22 @@ def partition(
         f"{dataset}, {shares.description} (seed {seed}): {shares.num_clients} clients, {sizes.min()} to "
         f"{sizes.max()} samples of {labels.min()} to {labels.max()} labels each"
     )
+    lines = [line] if sizes.min() == sizes.max() else [line, _spread_line(shares.sizes)]
     files = {}
     if plot is not None:
         files[plot] = partition_picture(shares, data.train_targets, plot.suffix.lower(), num_classes=data.num_classes)
-    result.deliver(lambda: content, "clients", lambda: [line], beside=files)
+    result.deliver(lambda: content, "clients", lambda: lines, beside=files)
+
+
+def _spread(sizes: Sequence[int]) -> dict[str, float]:
+    """How many samples clients hold, from the smallest to the largest, and what the largest tenth of them holds."""
+    held = np.sort(np.array(sizes))
+    tenth = held[-max(1, len(held) // 10) :]
+    quantiles = {name: float(np.quantile(held, q)) for name, q in QUANTILES.items()}
+    return {**quantiles, "share_of_largest_tenth": float(tenth.sum() / held.sum())}
+
+
+def _spread_line(sizes: Sequence[int]) -> str:
+    spread = _spread(sizes)
+    numbers = ", ".join(f"{name.replace('_', ' ')} {spread[name]:g}" for name in QUANTILES)
+    return f"samples of a client: {numbers}; the largest tenth of clients holds {spread['share_of_largest_tenth']:.0%}"

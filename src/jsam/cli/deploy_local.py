@@ -23,9 +23,12 @@ from jsam.cli.output import (
     say,
     unusable_folder,
 )
-from jsam.cli.rule_options import RuleOptions, rule_flags
+from jsam.cli.rule_options import MAX_EPSILON, RuleOptions, rule_flags
 from jsam.cli.running import RoundProgress
+from jsam.cli.training_options import SIZES_METAVAR, SIZES_WORDS, law_or_sizes
 from jsam.cli.wording import in_options
+from jsam.errors import UnequalDataError
+from jsam.mechanism.rules import AUTO
 from jsam.report.plain import json_text
 
 if TYPE_CHECKING:
@@ -38,7 +41,7 @@ EXAMPLES = examples(
 )
 
 DATA = "What is trained, and how"
-USUAL = {"prior": "uniform:0,1", "loss_weight": 50.0, "max_epsilon": 10.0}
+USUAL = {"prior": "uniform:0,1", "loss_weight": 50.0}
 
 
 @with_options
@@ -52,8 +55,9 @@ def deploy_local(
     dataset: Annotated[str, option(DATA, "digits, mnist or cifar10.")] = "digits",
     clip_norm: Annotated[float, option(DATA, "Each record's gradient is clipped to this.")] = 1.0,
     learning_rate: Annotated[float, option(DATA, "Step of the server.")] = 0.5,
+    sizes: Annotated[str | None, option(DATA, SIZES_WORDS, metavar=SIZES_METAVAR)] = None,
     delta: Annotated[float, option(DATA, "δ of the guarantee.")] = 1e-5,
-    economy: Annotated[RuleOptions, rule_flags(**USUAL)],
+    economy: Annotated[RuleOptions, rule_flags(**USUAL, noise_weight=AUTO, max_epsilon=MAX_EPSILON)],
     tls: Annotated[bool, option(ECONOMY, "Encrypt, and let every SuperNode prove its key.", "--tls")] = False,
     limit: Annotated[
         float | None,
@@ -81,14 +85,26 @@ def deploy_local(
     the same. Exit codes: 0 done, 1 a client is over its contract, 2 bad input or a run that failed.
     """
     require_flower("deploy-local")
-    from jsam.campaign.campaign_rules import CampaignRules
-    from jsam.flower.launch.deploy import Shares, run_local
+    from jsam.flower.launch.deploy import Shares, dealing, run_local
     from jsam.flower.launch.processes import interruptible
+    from jsam.runs.settings import TrainingSettings
+    from jsam.training.automatic import TaskWeights
+    from jsam.training.data import load_dataset
+    from jsam.training.models import build_model
+    from jsam.training.task import num_parameters
 
-    rules = economy.rules(**USUAL)
+    open_rules = economy.open_rules(**USUAL)
+    rules = open_rules.rules
     check_without_file(rules, clients, "clients of a federation do not report")
     folder = free_folder(output, holds_something)
-    published = CampaignRules.from_dict(
+    held = None if sizes is None else law_or_sizes(sizes)
+    spec = dealing(dataset, clients=clients, sizes=held, seed=rules.seed)
+    data = load_dataset(dataset)
+    split = spec.split(data)
+    size = num_parameters(build_model(dataset, rules.seed))
+    weights = TaskWeights.of(spec, split, data, TrainingSettings(delta=delta), num_parameters=size)
+    rules = open_rules.closed(weights)
+    published = _counting_sizes(
         {
             "campaign": f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}",
             **rules.as_dict(),
@@ -98,13 +114,16 @@ def deploy_local(
             "clip_norm": clip_norm,
             "learning_rate": learning_rate,
             "delta": delta,
-        }
+        },
+        wanted=held is not None,
     )
     published.check_prior()
-    shares = Shares.deal(published, clients=clients, dataset=dataset)
+    shares = Shares.of(published, dataset, data, split)
     _make(folder)
     if folder != output:
         say(f"{output} is there already; this goes to {folder}")
+    economy.say_mechanism(rules)
+    open_rules.say_weights(rules, weights)
     began = time.monotonic()
     try:
         with interruptible(), _Screen(rounds, rules.mechanism) as screen:
@@ -119,6 +138,19 @@ def deploy_local(
         raise typer.Exit(EXIT_VIOLATION)
     if result.failure is not None:
         raise typer.Exit(EXIT_BAD_INPUT)
+
+
+def _counting_sizes(settings: dict[str, Any], *, wanted: bool) -> CampaignRules:
+    """The rules of the campaign, whose plan counts sizes if that is wanted and can be done."""
+    from jsam.campaign.campaign_rules import REPORTED, CampaignRules
+
+    if wanted:
+        try:
+            return CampaignRules.from_dict({**settings, "sizes": REPORTED})
+        except UnequalDataError as error:
+            why = in_options(str(error))
+            say(f"warning: the plan treats all clients alike, whatever they hold; noise does not ({why})")
+    return CampaignRules.from_dict(settings)
 
 
 def _policy(rules: CampaignRules) -> str:
@@ -188,12 +220,13 @@ def _text(result: LocalResult, folder: Path, seconds: float, format: PageFormat)
 
     table = Table(title="What each client's own ledger says")
     table.add_column("client")
-    for title in ("ε sold", "ε spent", "draws", "releases", "agreed", "due"):
+    for title in ("records", "ε sold", "ε spent", "draws", "releases", "agreed", "due"):
         table.add_column(title, justify="right")
     content = result.as_dict()
     for row in content["clients"]:
         table.add_row(
             row["id"],
+            str(row["samples"] or "–"),
             f"{row['epsilon_bought']:.4g}",
             f"{row['epsilon_spent']:.4g}",
             str(row["participations"]),

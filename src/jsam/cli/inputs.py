@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -52,13 +53,18 @@ class Inputs:
         return cls(table=table, market=market, rules=rules)
 
     @classmethod
-    def drawn(cls, num_clients: int, rules: Rules) -> Inputs:
-        """Simulated clients, whose reports are drawn from the prior. What they cannot be planned under is refused."""
+    def drawn(cls, num_clients: int, rules: Rules, samples: Sequence[int] | None = None) -> Inputs:
+        """Simulated clients, whose reports are drawn from the prior. What they cannot be planned under is refused.
+
+        `samples` are how much data each of them holds.
+        """
         from jsam.runs.drawn_sensitivities import draw_sensitivities
 
         check_without_file(rules, num_clients, "simulated clients do not have (a CLIENTS.csv for --clients may)")
         reports = draw_sensitivities(rules.prior_of_all(), num_clients, rules.seed)
-        return cls(market=rules.market(reports), rules=rules)
+        if rules.lot is not None and samples is not None:
+            reports = reports * np.array(samples) / rules.lot  # the prior is that of the price of a lot
+        return cls(market=rules.market(reports, samples=samples), rules=rules)
 
     def under(self, mechanism: str) -> Inputs:
         """The same clients under another mechanism."""

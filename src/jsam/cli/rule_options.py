@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import click
 
 from jsam.cli.options import ECONOMY, RESULT, WEIGHTS, Flags, option
+from jsam.cli.output import say
 from jsam.errors import InputError
 from jsam.mechanism.registry import import_mechanism, mechanism_names
-from jsam.mechanism.rules import Rules, merged, read_settings
+from jsam.mechanism.rules import AUTO, Rules, merged, read_settings
+
+if TYPE_CHECKING:
+    from jsam.training.automatic import TaskWeights
 
 RULES_FILE, WRITTEN_RULES = "rules", "write_rules"
+
+FROM_DATA, NONE = "from-data", "none"
+MAX_EPSILON = 10.0  # where a command trains: a larger ε protects hardly anybody
 
 _HELP = {
     "mechanism": f"{'  '.join(mechanism_names())}, with a number of clients for M and of types for K, or a class "
@@ -25,14 +35,15 @@ _HELP = {
     "budget": "What may be spent. It becomes a loss weight before any report is read.",
     "budget_probability": "Keep the payments within the budget with this probability, instead of the cost in "
     "expectation.",
-    "noise_weight": "Weight of the privacy noise in the loss bound.",
+    "noise_weight": "Weight of the privacy noise in the loss bound; auto, where a command trains, takes it from the "
+    "model and the amount of data.",
     "bias_weight": "Weight of the selection bias in the loss bound.",
     "max_selection_prob": "No client is selected with more than this probability.",
-    "max_epsilon": "No client sells more ε than this.",
+    "max_epsilon": "No client sells more ε than this; none lifts the cap.",
     "min_clients": "Keep at least so many clients.",
     "min_selection_prob": "Whoever is kept is selected with at least this probability.",
     "heterogeneity": "How much clients' data differ, ζ²: a number, alike:600/10, classes:2/10, dirichlet:0.5/10 or "
-    "similarity:30. It takes the place of --bias-weight.",
+    "similarity:30; from-data, in simulations, looks at the labels. It takes the place of --bias-weight.",
     "lot": "Count prices and data by lots of so many records, so that splitting one's records does not pay: the prior "
     "is then that of the price of a lot (jsam-even, with a column samples).",
     "seed": "Seed of whatever is drawn at random.",
@@ -60,15 +71,44 @@ class RuleOptions:
 
     def rules(self, **usual: Any) -> Rules:
         """The rules: what was given takes the place of what the file says, and that of what is `usual`."""
+        settings = self._settings(usual)
+        for name, word in (("noise_weight", AUTO), ("heterogeneity", FROM_DATA)):
+            if settings.get(name) == word:
+                raise InputError(
+                    f"--{name.replace('_', '-')} {word} needs a model and data (jsam simulate); give a number"
+                )
+        return self._checked(settings)
+
+    def open_rules(self, **usual: Any) -> OpenRules:
+        """The rules of a command that trains. What nobody gave of the weights follows from its task."""
+        cap = {} if self.file is not None else {"max_epsilon": MAX_EPSILON}
+        settings = self._settings({"noise_weight": AUTO, **cap, **usual})
+        heterogeneity = settings.get("heterogeneity", None if "bias_weight" in settings else AUTO)
+        automatic = heterogeneity if heterogeneity in (AUTO, FROM_DATA) else None
+        if automatic:
+            settings.pop("heterogeneity", None)
+        noise_waits = settings["noise_weight"] == AUTO
+        if noise_waits:
+            del settings["noise_weight"]
+        usual_cap = bool(cap) and "max_epsilon" not in self.given
+        rules = self._checked(settings)
+        return OpenRules(rules=rules, noise_weight=noise_waits, heterogeneity=automatic, usual_cap=usual_cap)
+
+    def _settings(self, usual: Mapping[str, Any]) -> dict[str, Any]:
         if self.given.get("loss_weight") is not None and self.given.get("budget") is not None:
             raise InputError("give --loss-weight or --budget, not both: a budget determines the loss weight")
         stored = {} if self.file is None else read_settings(self.file)
         settings = merged(usual, stored, self.given)
+        if settings.get("max_epsilon") == math.inf:
+            del settings["max_epsilon"]
         if "budget" not in settings:
             if "budget_probability" in settings:
                 raise InputError("--budget-probability needs --budget")
             if "loss_weight" not in settings:
                 raise InputError("give --loss-weight (as in --loss-weight 5) or --budget (as in --budget 10)")
+        return settings
+
+    def _checked(self, settings: Mapping[str, Any]) -> Rules:
         if self.file is None:
             rules = Rules(**settings)
         else:
@@ -77,6 +117,23 @@ class RuleOptions:
         known_here(rules.mechanism)
         return rules
 
+    def why(self, rules: Rules) -> str | None:
+        """Which of the two mechanisms that everybody must know apart is used, and why; None if it is another."""
+        words = {
+            "jsam-even": "the cheapest clients, drawn evenly",
+            "jsam": "the paper's; the default is jsam-even",
+        }
+        if rules.mechanism not in words:
+            return None
+        asked = "as --mechanism says" if "mechanism" in self.given else f"as {self.file} says"
+        why = asked if "mechanism" in self.given or self.file is not None else "the default"
+        return f"{rules.mechanism}, {why}: {words[rules.mechanism]}"
+
+    def say_mechanism(self, rules: Rules) -> None:
+        """Say it, where the result itself has no place for it."""
+        if why := self.why(rules):
+            say(f"mechanism {why}")
+
     def sources(self, rules: Rules) -> list[str]:
         """The files that are read for these rules."""
         return [str(path) for path in (self.file, rules.past_reports) if path is not None]
@@ -84,6 +141,37 @@ class RuleOptions:
     def files(self, rules: Rules) -> dict[Path, bytes]:
         """What --write-rules asks for."""
         return {} if self.written is None else {self.written: rules.to_toml().encode()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenRules:
+    """Rules of a command that trains, with stand-ins for the weights that follow from model and data."""
+
+    rules: Rules
+    noise_weight: bool  # whether it waits
+    heterogeneity: str | None  # auto or from-data, if it waits
+    usual_cap: bool  # whether nobody gave the cap on ε
+
+    def closed(self, task: TaskWeights) -> Rules:
+        """The rules with the weights of a task."""
+        instead: dict[str, Any] = {}
+        if self.noise_weight:
+            instead["noise_weight"] = task.noise.value
+        if self.heterogeneity is not None:
+            measured = f"{task.measured_heterogeneity:.6g}"
+            instead["heterogeneity"] = measured if self.heterogeneity == FROM_DATA else task.known_heterogeneity
+        return replace(self.rules, **instead)
+
+    def say_weights(self, closed: Rules, task: TaskWeights) -> None:
+        """Say which weights followed from the task, with their parts, and which cap holds though nobody gave it."""
+        if self.noise_weight:
+            say(f"noise weight {task.noise.words}; --noise-weight gives another")
+        if self.heterogeneity is not None:
+            looked = self.heterogeneity == FROM_DATA
+            where = "from the labels, which only a simulation may look at" if looked else "as the data are dealt out"
+            say(f"heterogeneity {closed.heterogeneity}: ζ² = {closed.zeta**2:.4g} ({where})")
+        if self.usual_cap:
+            say(f"no client sells more than ε = {closed.max_epsilon:g}; --max-epsilon none lifts this cap")
 
 
 def known_here(mechanism: str) -> str:
@@ -120,8 +208,26 @@ def _option(name: str, kind: Any, default: Any) -> Any:
     # The default stands in the help alone: an option that is not written leaves its setting to the file.
     shown = "" if default is None else f" \\[default: {default}]"
     panel = WEIGHTS if name in _WEIGHTS else ECONOMY
-    least = 0 if name == "seed" else None
-    return Annotated[kind | None, option(panel, _HELP[name] + shown, min=least)]
+    words = _HELP[name] + shown
+    if name in _SPELLED:
+        return Annotated[Any, option(panel, words, parser=_SPELLED[name], metavar=f"FLOAT|{_WORD[name]}")]
+    return Annotated[kind | None, option(panel, words, min=0 if name == "seed" else None)]
+
+
+def _number_or(word: str, meaning: Any) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        if text == word:
+            return meaning
+        try:
+            return float(text)
+        except ValueError:
+            raise click.BadParameter(f"{text!r} is neither a number nor {word}.") from None
+
+    return read
+
+
+_WORD = {"noise_weight": AUTO, "max_epsilon": NONE}
+_SPELLED = {"noise_weight": _number_or(AUTO, AUTO), "max_epsilon": _number_or(NONE, math.inf)}
 
 
 def _parsed(values: dict[str, Any]) -> RuleOptions:

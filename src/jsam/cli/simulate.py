@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
-from jsam.cli.inputs import Inputs
 from jsam.cli.options import ECONOMY, RESULT, TensorBoardFlag, examples, option, with_options
 from jsam.cli.output import check_folder, require_torch, say
-from jsam.cli.rule_options import RULES_FILE, RuleOptions, rule_flags
+from jsam.cli.rule_options import MAX_EPSILON, RULES_FILE, RuleOptions, rule_flags
 from jsam.cli.running import finish, resumable, say_noise, tracking, trained, warnings_as_lines
+from jsam.cli.simulated import Planned, Simulated, asked
 from jsam.cli.training_options import DATA, PartitionOptions, TrainingOptions
 from jsam.errors import InputError
-
-if TYPE_CHECKING:
-    from jsam.mechanism.contract import Contract
-    from jsam.mechanism.rules import Rules
+from jsam.mechanism.rules import AUTO
 
 EXAMPLES = examples(
-    "jsam simulate --dataset mnist --mechanism jsam --budget 10 --noise-weight 200 --max-epsilon 10 --output runs/a",
+    "jsam simulate --dataset mnist --budget 10 --similarity 50 --output runs/a",
     "jsam simulate --dataset mnist --rules runs/a/rules.toml --mechanism usbm --output runs/b",
     "jsam simulate --dataset digits --clients 20 --loss-weight 50 --rounds 30 --output runs/c",
     "jsam simulate --contract contract.json --dataset mnist --similarity 50 --output runs/d",
+    "jsam simulate --dataset mnist --loss-weight 20 --sizes lognormal:1.0 --output runs/e",
 )
 
 DEFAULT_CLIENTS, DEFAULT_PRIOR = "100", "uniform:0,1"
@@ -47,14 +44,15 @@ def simulate(
             metavar="FILE",
         ),
     ] = None,
-    economy: Annotated[RuleOptions, rule_flags(prior=DEFAULT_PRIOR)],
+    economy: Annotated[RuleOptions, rule_flags(prior=DEFAULT_PRIOR, noise_weight=AUTO, max_epsilon=MAX_EPSILON)],
     partition: PartitionOptions,
     training: TrainingOptions,
     tensorboard: TensorBoardFlag = False,
 ) -> None:
     """Plan a contract for simulated clients, train under it, settle the ledger and write a report.
 
-    Give --loss-weight, --budget, --rules or --contract. The rules that were used are in rules.toml of the folder.
+    Give --loss-weight, --budget, --rules or --contract. The plan uses the numbers of samples that clients hold. The
+    rules that were used are in rules.toml of the folder.
 
     Exit codes: 0 done, 1 a client is over its contract, 2 bad input (one line on standard error).
     """
@@ -62,26 +60,38 @@ def simulate(
     from jsam.runs.noise_plan import NoisePlan
     from jsam.runs.run_folder import RunFolder
     from jsam.runs.settings import TrainingSettings
+    from jsam.training.automatic import TaskWeights
+    from jsam.training.data import load_dataset
     from jsam.training.environment import device_named
     from jsam.training.learning_rate import fitted_plan
     from jsam.training.task import TaskSpec
 
-    rules = None if contract is not None else economy.rules(prior=DEFAULT_PRIOR)
-    seed = economy.given.get("seed", 0) if rules is None else rules.seed
+    open_rules = None if contract is not None else economy.open_rules(prior=DEFAULT_PRIOR)
+    seed = economy.given.get("seed", 0) if open_rules is None else open_rules.rules.seed
     settings = TrainingSettings(seed=seed, **training)
     device_named(settings.device)
     say_noise(settings)
     RunFolder(output).refuse_existing()
     check_folder(output)
-    if rules is None:
+    if open_rules is None:
         assert contract is not None
-        num_clients, plan = _stored(contract, clients, economy)
+        simulated: Simulated = _stored(contract, clients, economy)
     else:
-        num_clients, plan = _asked(clients or DEFAULT_CLIENTS, rules)
+        simulated = asked(clients or _as_many(partition), open_rules.rules)
     # Planning for a million clients takes minutes, only to hear that there are not as many samples.
-    task = TaskSpec(dataset=dataset, model=model, num_clients=num_clients, seed=seed, **partition).build()
-    agreed = plan()
-    _check_sizes(task.partition.sizes)
+    data = load_dataset(dataset)
+    held = simulated.held(partition, data.num_train)
+    spec = TaskSpec(dataset=dataset, model=model, num_clients=simulated.num_clients, seed=seed, **held)
+    task = spec.build(dataset=data)
+    rules = None
+    if open_rules is not None:
+        weights = TaskWeights.of(spec, task.partition, data, settings, num_parameters=task.num_parameters)
+        rules = open_rules.closed(weights)
+        simulated = simulated.under(rules)
+    agreed = simulated.contract(task.partition.sizes)
+    if open_rules is not None and rules is not None:
+        economy.say_mechanism(rules)
+        open_rules.say_weights(rules, weights)
     with warnings_as_lines(), resumable(output), tracking(output, tensorboard) as tracker:
         if "learning_rate" in training:
             noise = NoisePlan.of(agreed, settings, task.partition.sizes)
@@ -92,44 +102,21 @@ def simulate(
     finish(output, strict=settings.rule_of_noise.keeps_contracts)
 
 
-def _stored(file: Path, clients: str | None, economy: RuleOptions) -> tuple[int, Callable[[], Contract]]:
-    """How many clients a stored contract has, and what gives it."""
-    from jsam.mechanism.contract_files import load_contract
+def _as_many(partition: dict[str, Any]) -> str:
+    """As many clients as a file of sizes has, or the usual number."""
+    sizes = partition.get("sizes")
+    return str(len(sizes)) if isinstance(sizes, tuple) else DEFAULT_CLIENTS
 
+
+def _stored(file: Path, clients: str | None, economy: RuleOptions) -> Planned:
+    """The clients of a stored contract; what would be planned anew is refused."""
     for name in [*economy.given, *([] if economy.file is None else [RULES_FILE])]:
         if name != "seed":
             raise InputError(f"give --contract or --{name.replace('_', '-')}, not both: a contract is already planned")
-    contract = load_contract(file)
-    if clients is not None and clients != str(contract.num_clients):
+    planned = Planned(file=file)
+    if clients is not None and clients != str(planned.num_clients):
         raise InputError(
-            f"--clients is {clients} and contract {file} has {contract.num_clients} clients; leave --clients "
+            f"--clients is {clients} and contract {file} has {planned.num_clients} clients; leave --clients "
             "out, a contract names its own"
         )
-    return contract.num_clients, lambda: contract
-
-
-def _asked(clients: str, rules: Rules) -> tuple[int, Callable[[], Contract]]:
-    """How many clients there will be, and what plans for them."""
-    if clients.isdigit():
-        num_clients = int(clients)
-        return num_clients, lambda: Inputs.drawn(num_clients, rules).contract()[0]
-    if _is_number(clients):
-        raise InputError(f"--clients is {clients}; it must be a whole number of at least 1, or a CSV file")
-    inputs = Inputs.read(clients, rules)
-    return inputs.market.num_clients, lambda: inputs.contract()[0]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _check_sizes(sizes: tuple[int, ...]) -> None:
-    if min(sizes) != max(sizes):
-        say(
-            f"warning: clients hold {min(sizes)} to {max(sizes)} samples; the plan treats all of them alike, noise and "
-            "accounting do not"
-        )
+    return planned

@@ -36,10 +36,26 @@ def _flags(panel: str, *options: tuple[str, Any, Any, str], **others: tuple[Any,
     kinds |= others
     return Flags(
         {name: declared for name, (declared, _) in kinds.items()},
-        lambda values: {name: value for name, value in values.items() if value is not None},
+        _given,
         {name: default for name, (_, default) in kinds.items()},
     )
 
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in values.items() if value is not None}
+    return given if "sizes" not in given else {**given, "sizes": law_or_sizes(given["sizes"])}
+
+
+def law_or_sizes(text: str) -> str | tuple[int, ...]:
+    """A law of sizes as it stands, or the sizes in a file."""
+    from jsam.cli.clients import read_sizes
+    from jsam.training.partition import is_law
+
+    return text if is_law(text) else read_sizes(text)
+
+
+SIZES_WORDS = "How many samples each client gets: equal, lognormal:1.0, zipf:1.2, or a CSV file with a column samples."
+SIZES_METAVAR = "LAW|FILE.csv"
 
 # Who holds what, as settings of a `TaskSpec`.
 PartitionOptions = Annotated[
@@ -51,6 +67,7 @@ PartitionOptions = Annotated[
         ("blocks", bool, False, "The rest as one sorted block, not two classes."),
         ("alpha", float | None, None, "Concentration of scheme dirichlet."),
         ("min_size", int | None, None, "Let dirichlet sizes differ, above this."),
+        sizes=(Annotated[str | None, option(DATA, SIZES_WORDS, metavar=SIZES_METAVAR)], None),
     ),
 ]
 

@@ -20,7 +20,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the campaign of the run's configuration, or go on with the one in its store."""
-    rules, options = from_run_config(context.run_config)
+    rules, options = from_run_config(context.run_config, _parameters)
     if home := os.environ.get("FLWR_HOME"):
         keep_private(Path(home), "Flower's folder")
     # torch is loaded late: a wrong setting should not have to wait for it.
@@ -28,3 +28,11 @@ def main(grid: Grid, context: Context) -> None:
 
     model = InstalledModel(rules.model, seed=rules.rules.seed, dataset=options.dataset)
     run_campaign(FlowerTransport(grid), ServerStore(options.store), rules, options, model)
+
+
+def _parameters(model: str) -> int:
+    """How many parameters a model by its name has."""
+    from jsam.training.models import build_model
+    from jsam.training.task import num_parameters
+
+    return num_parameters(build_model(model, 0))

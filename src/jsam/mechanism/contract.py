@@ -43,6 +43,7 @@ class Contract:
     ironed: bool = False
     runner_up: RunnerUp | None = None
     payment_error_bound: float | None = None
+    rounding_bound: float | None = None  # the objective is that far from its least at most, as sizes were rounded
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -136,6 +137,8 @@ class Contract:
             "payment_error_bound": self.payment_error_bound,
             "runner_up": None if self.runner_up is None else asdict(self.runner_up),
         }
+        if self.rounding_bound is not None:
+            result["rounding_bound"] = self.rounding_bound
         if self.bias_rule != "total":
             result["bias_rule"] = self.bias_rule
         columns: dict[str, list[Any]] = {

@@ -60,6 +60,7 @@ def contract_from_dict(stored: Mapping[str, Any], where: str = "contract") -> Co
             ironed=bool(stored["ironed"]),
             runner_up=None if runner_up is None else RunnerUp(**runner_up),
             payment_error_bound=stored.get("payment_error_bound"),
+            rounding_bound=stored.get("rounding_bound"),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{where} is not a contract that jsam plan wrote: {error!r}") from error

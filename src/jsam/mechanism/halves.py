@@ -103,6 +103,10 @@ class ByHalves(RangeMechanism):
     def profiles(self, num_clients: int) -> Profiles:
         raise InputError(f"{self.name} plans two markets and has no range of its own; it needs the clients themselves")
 
+    def check_unequal_data(self) -> None:
+        """As the mechanism of each half does."""
+        self.inner.check_unequal_data()
+
     def with_loss_weight(self, loss_weight: float) -> Self:
         return replace(self, loss_weight=loss_weight, inner=self.inner.with_loss_weight(loss_weight), found_for=None)
 

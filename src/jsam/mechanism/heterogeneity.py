@@ -40,16 +40,17 @@ def heterogeneity(text: str, samples: float | None = None) -> float:
     if kind == "dirichlet" and value is not None and value > 0 and classes >= 2:
         return (1 - 1 / classes) / (classes * value + 1)
     if kind == "alike":
-        return by_chance(classes, samples if value is None else value, text)
+        known = samples if value is None else value
+        if known is not None and known >= 1 and classes >= 2:
+            return by_chance(classes, known)
+        raise InputError(f"heterogeneity {text!r} needs the number of records of a client, as in alike:600/{classes}")
     if kind == "similarity" and value is not None and value <= 100:
         known = samples if second is None else float(second)
-        chance = 0.0 if known is None else by_chance(CLASSES, known, text)
+        chance = 0.0 if known is None else by_chance(CLASSES, max(known, 1.0))
         return (1 - value / 100) ** 2 * heterogeneity("classes:2/10") + chance
     raise InputError(f"heterogeneity is {text!r}; it must be {FORMS}")
 
 
-def by_chance(classes: int, samples: float | None, text: str) -> float:
+def by_chance(classes: int, samples: float) -> float:
     """ζ² of clients whose records are drawn from one pool of equally frequent classes."""
-    if samples is None or samples < 1 or classes < 2:
-        raise InputError(f"heterogeneity {text!r} needs the number of records of a client, as in alike:600/{classes}")
     return (1 - 1 / classes) / samples

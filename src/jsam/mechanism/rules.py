@@ -26,15 +26,19 @@ from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.families.description import Need
 from jsam.mechanism.halves import HALVES, ByHalves
 from jsam.mechanism.heterogeneity import heterogeneity
+from jsam.mechanism.lots import priors_by_lots
 from jsam.mechanism.market import Market
 from jsam.mechanism.priors import Prior, file_of_prior, parse_prior
 from jsam.mechanism.registry import find_description, mechanism_named
 from jsam.mechanism.solver.payments import Progress
 from jsam.mechanism.weights import Weights
 
+# In place of a noise weight: whoever knows the model computes it (`jsam.runs.noise_weight`).
+AUTO = "auto"
+
 FractionDone = Callable[[float], None]
-_WORDS = ("mechanism", "prior", "heterogeneity")
-_WHOLE = ("seed", "min_clients", "lot")
+WORDS = ("mechanism", "prior", "heterogeneity")
+WHOLE = ("seed", "min_clients", "lot")
 # Left out of files where they are not given, so that rules of before keep their digest.
 LATER = ("min_clients", "min_selection_prob", "heterogeneity", "lot")
 
@@ -57,7 +61,7 @@ class Rules:
     True
     """
 
-    mechanism: str = "jsam"
+    mechanism: str = "jsam-even"
     prior: str | None = None
     loss_weight: float | None = None
     budget: float | None = None
@@ -142,12 +146,21 @@ class Rules:
             )
         return parse_prior(self.prior)
 
-    def market(self, sensitivities: Sequence[float] | FloatArray, ids: Sequence[str] | None = None) -> Market:
-        """The market of these reports under the shared prior."""
+    def market(
+        self,
+        sensitivities: Sequence[float] | FloatArray,
+        ids: Sequence[str] | None = None,
+        samples: Sequence[int] | None = None,
+    ) -> Market:
+        """The market of these reports under the shared prior; `samples` are how much data each client holds."""
+        prior: Prior | Sequence[Prior] = self.prior_of_all()
         if self.lot is not None:
-            raise InputError("lot counts data by records, and these clients state none; leave lot out")
+            if samples is None:
+                raise InputError("lot counts data by records, and these clients state none; leave lot out")
+            prior = priors_by_lots(prior, samples, self.lot)
         reports = np.asarray(sensitivities, dtype=np.float64)
-        return Market(sensitivities=reports, prior=self.prior_of_all(), ids=None if ids is None else tuple(ids))
+        names = None if ids is None else tuple(ids)
+        return Market(sensitivities=reports, prior=prior, ids=names, samples=samples)
 
     def budget_plan(
         self,
@@ -245,7 +258,8 @@ class Rules:
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of which a later layer's take the place of an earlier one's, unless they are None.
 
-    A loss weight takes the place of an earlier budget, and a budget that of an earlier loss weight.
+    A loss weight takes the place of an earlier budget, and a budget that of an earlier loss weight; likewise bias
+    weight and heterogeneity.
 
     >>> merged({"budget": 5.0, "seed": 1}, {"loss_weight": 2.0, "seed": None})
     {'seed': 1, 'loss_weight': 2.0}
@@ -257,6 +271,9 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
             settings = {name: value for name, value in settings.items() if not name.startswith("budget")}
         if "budget" in given and "loss_weight" not in given:
             settings.pop("loss_weight", None)
+        for name, other in (("bias_weight", "heterogeneity"), ("heterogeneity", "bias_weight")):
+            if name in given and other not in given:
+                settings.pop(other, None)
         settings |= given
     return settings
 
@@ -268,13 +285,13 @@ def read_settings(path: Path | str) -> dict[str, Any]:
 
 def _checked(name: str, value: Any) -> Any:
     """The value in the type of its field; whole numbers count as numbers, truth values do not."""
-    if name in _WORDS:
+    if name in WORDS:
         if not isinstance(value, str) or not value.strip():
             raise InputError(f"{name} is {value!r}; it must be a name")
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"{name} is {value!r}; it must be a number")
-    if name not in _WHOLE:
+    if name not in WHOLE:
         return float(value)
     if not isinstance(value, int) or value < 0:
         raise InputError(f"{name} is {value!r}; it must be a whole number of at least {int(name != 'seed')}")

@@ -8,10 +8,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from jsam.report.fairness import WORDS as FAIRNESS_WORDS
 from jsam.report.output_files import write_result
 from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
 from jsam.report.run_data import RunData
-from jsam.report.run_html import CLIENT_WORDS, accuracy_chart, clients_table, guarantee
+from jsam.report.run_html import CLIENT_WORDS, accuracy_chart, clients_table, fairness_html, guarantee
 
 
 def write_comparison_page(
@@ -47,6 +48,7 @@ def comparison_page(runs: Sequence[RunData], base: Path, *, headline: str, notes
             paragraph(paid_words([run.contract for run in runs])),
             _links(runs, base),
         ),
+        section("How even they are", fairness_html(runs), paragraph(FAIRNESS_WORDS, soft=True)),
         paragraph(CLIENT_WORDS, soft=True),
         *(section(f"Every client under {run.mechanism}", clients_table(run)) for run in runs),
         section("What the guarantee says", paragraph(guarantee(first.audit))),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jsam.errors import InputError
 from jsam.files import write_atomically
+from jsam.mechanism.contract_files import contract_from_dict
+from jsam.mechanism.fairness import Fairness
 from jsam.privacy import noise_rule
+from jsam.report.fairness import HEADER as FAIRNESS_HEADER
+from jsam.report.fairness import WORDS as FAIRNESS_WORDS
+from jsam.report.fairness import cells as fairness_cells
 from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
 from jsam.report.run_data import RunData
 from jsam.report.svg import Bar, Series, bar_chart, line_chart
@@ -52,6 +58,7 @@ def run_page(run: RunData) -> str:
         section("Accuracy", figure(accuracy_chart([run])), _class_table(run)),
         *_noise(run),
         section("The plan", *_plan(run)),
+        section("How even it is", fairness_html([run]), paragraph(FAIRNESS_WORDS, soft=True)),
         section("Every client", paragraph(CLIENT_WORDS, soft=True), clients_table(run)),
         section("What the guarantee says", paragraph(guarantee(run.audit)), _settings_table(run)),
         section("What may be published", paragraph(PUBLISHING_WORDS, soft=True), _files_table(run)),
@@ -70,6 +77,12 @@ CLIENT_WORDS = (
     "A client is paid for the ε it sold, whether or not it was drawn. Spent ε is recomputed "
     "from the ledger by an exact accountant and, beside it, by dp-accounting's privacy loss distributions."
 )
+
+
+def fairness_html(runs: Sequence[RunData]) -> str:
+    """Who is drawn and paid how unevenly, a row for each run."""
+    rows = [("", fairness_cells(run.mechanism, Fairness.of(contract_from_dict(run.contract)))) for run in runs]
+    return table(FAIRNESS_HEADER, rows)
 
 
 def accuracy_chart(runs: list[RunData]) -> str:

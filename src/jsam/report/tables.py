@@ -57,9 +57,14 @@ class PathCell:
 
 
 def plan_headline(
-    contract: Contract, *, prior: str, flats: Sequence[Flat] = (), budget_plan: BudgetPlan | None = None
+    contract: Contract,
+    *,
+    prior: str,
+    flats: Sequence[Flat] = (),
+    budget_plan: BudgetPlan | None = None,
+    why: str | None = None,
 ) -> RenderableType:
-    """What was decided and what it costs."""
+    """What was decided and what it costs; `why` says why this mechanism was used."""
     lines: list[tuple[str, str, str]] = [
         ("kept", f"{contract.num_selected} of {contract.num_clients}", _most_drawn(contract)),
         ("expected cost", number(contract.expected_cost), "what the server expected to pay, from the prior"),
@@ -80,6 +85,8 @@ def plan_headline(
         for name, cap in (("selection probability", contract.max_selection_prob), ("ε", contract.max_epsilon))
         if cap is not None
     ]
+    if why:
+        lines.append(("mechanism", "", why))
     if caps:
         lines.append(("caps", "", ", ".join(caps)))
     grid = Table.grid(padding=(0, 2))
@@ -109,6 +116,9 @@ def _payments_known(contract: Contract) -> str:
 
 def _runner_up(contract: Contract) -> str:
     other = contract.runner_up
+    if contract.rounding_bound is not None:
+        lost = number(100 * contract.rounding_bound / contract.objective, 2)
+        return f"sizes are rounded to a public grid: at most {lost}% above the best without"
     if other is None:
         return "loss weight × loss bound + expected cost"
     return f"runner-up: keep {other.num_selected}, {number(100 * (other.objective / contract.objective - 1), 2)}% worse"
@@ -151,7 +161,7 @@ def clients_table(contract: Contract) -> RenderableType:
     order = np.lexsort((-contract.selection_probs, contract.virtual_costs))
     shown = order if len(order) <= WHOLE else order[:FIRST]
     sizes = [] if contract.data_shares is None else ["share of data"]
-    table = _table("rank", "client", *sizes, "sensitivity", "virtual cost", "selection prob.", "ε", "payment")
+    table = plain_columns("rank", "client", *sizes, "sensitivity", "virtual cost", "selection prob.", "ε", "payment")
     for rank, k in enumerate(shown, start=1):
         kept = contract.selection_probs[k] > 0
         paid = None if contract.payments is None else contract.payments[k]
@@ -171,9 +181,9 @@ def clients_table(contract: Contract) -> RenderableType:
     return Group(table, Text(f"… and {hidden} more; --format csv or json gives all", style="dim"))
 
 
-def audit_tables(report: AuditReport) -> tuple[RenderableType, ...]:
-    """The verdict, then every check with its worst client and what was found."""
-    table = _table("check", "verdict", "worst client", "found")
+def audit_tables(report: AuditReport, why: str | None = None) -> tuple[RenderableType, ...]:
+    """The verdict and why this mechanism was used, then every check with its worst client and what was found."""
+    table = plain_columns("check", "verdict", "worst client", "found")
     for check in report.checks:
         verdict = Text(check.status, style=VERDICTS.get(check.status, ""))
         message = "\n".join(dict.fromkeys([check.message, *(v.message for v in check.violations[:MOST_VIOLATIONS])]))
@@ -186,13 +196,15 @@ def audit_tables(report: AuditReport) -> tuple[RenderableType, ...]:
         title = f"violated: {', '.join(dict.fromkeys(violation.check for violation in report.violations))}"
     some = "" if report.num_audited == report.num_clients else f" of {report.num_clients}, the most telling ones,"
     text = Text(f"{report.num_audited} clients{some} were tried with false reports.")
+    if why:
+        text.append(f"\nmechanism: {why}")
     head = Text(f"{report.mechanism}: {title}", style="green" if report.ok else "bold red")
     return Panel(text, title=head, title_align="left", expand=False, padding=(0, 2)), table
 
 
 def compare_table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> RenderableType:
     """All mechanisms side by side; one that cannot be run says why."""
-    table = _table("mechanism", "kept", "loss weight", "expected cost", "total due", "loss bound", "objective")
+    table = plain_columns("mechanism", "kept", "loss weight", "expected cost", "total due", "loss bound", "objective")
     reasons = list(notes)
     for row in rows:
         if row["error"] is not None:
@@ -204,10 +216,11 @@ def compare_table(rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) 
     return Group(table, *(Text(reason, style="dim") for reason in reasons))
 
 
-def _table(*columns: str) -> Table:
+def plain_columns(*columns: str) -> Table:
+    """An empty table: words to the left, numbers to the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
-        words = name in ("client", "mechanism", "check", "verdict", "worst client", "found")
+        words = name in ("client", "mechanism", "check", "verdict", "worst client", "found", "without")
         width = max(map(len, name.split()))
         table.add_column(name, justify="left" if words else "right", no_wrap=words and name != "found", min_width=width)
     return table

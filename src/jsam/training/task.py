@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jsam.errors import InputError
-from jsam.privacy import derived_seed
+from jsam.privacy import derived_seed, generator
 from jsam.training.data import Dataset, load_dataset, load_writers
-from jsam.training.partition import Partition, Scheme, partition
+from jsam.training.partition import Partition, Scheme, partition, sizes_by_law
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,7 +48,7 @@ class Task:
     @property
     def num_parameters(self) -> int:
         """D: how many numbers are learned, and so noised."""
-        return sum(value.numel() for value in self.model.parameters() if value.requires_grad)
+        return num_parameters(self.model)
 
     @property
     def weights_norm(self) -> float:
@@ -76,6 +76,11 @@ class Task:
         }
 
 
+def num_parameters(model: nn.Module) -> int:
+    """How many numbers of a model are learned."""
+    return sum(value.numel() for value in model.parameters() if value.requires_grad)
+
+
 def weights_norm(model: nn.Module) -> float:
     """The Euclidean norm of all that is learned, as one vector."""
     learned = (value.detach().double() for value in model.parameters() if value.requires_grad)
@@ -84,7 +89,11 @@ def weights_norm(model: nn.Module) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """A task by names and numbers, so that a stored run can rebuild it."""
+    """A task by names and numbers, so that a stored run can rebuild it.
+
+    `sizes` says how many samples each client gets: a number for each, a law such as "lognormal:1" or "zipf:1.2", or
+    "equal", as where it is left out.
+    """
 
     dataset: str = "mnist"
     model: str | None = None
@@ -94,6 +103,7 @@ class TaskSpec:
     blocks: bool = False
     alpha: float | None = None
     min_size: int | None = None
+    sizes: str | tuple[int, ...] | None = None
     seed: int = 0
 
     def build(self, folder: Path | str | None = None, *, dataset: Dataset | None = None) -> Task:
@@ -124,12 +134,19 @@ class TaskSpec:
             alpha=self.alpha,
             min_size=self.min_size,
             writers=load_writers(folder).train_writers if self.scheme == "writer" else None,
+            sizes=self._sizes(dataset.num_train),
         )
+
+    def _sizes(self, num_samples: int) -> tuple[int, ...] | None:
+        if not isinstance(self.sizes, str):
+            return self.sizes
+        return sizes_by_law(self.sizes, self.num_clients, num_samples, generator(self.seed, "sizes"))
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> TaskSpec:
+        sizes = stored.get("sizes")
         try:
-            return cls(**stored)
+            return cls(**{**stored, "sizes": tuple(sizes) if isinstance(sizes, list) else sizes})
         except TypeError as error:
             raise InputError(f"the stored task does not match this version's: {error}") from error
 

@@ -65,14 +65,15 @@ def withdraw(office: Office, names: Iterable[str]) -> None:
 def prepared(rules: CampaignRules, reports: Mapping[str, Report]) -> NoisePlan:
     """Contract, schedule and noise for those who reported."""
     names = list(reports)
-    contract = rules.contract(names, [reports[name].sensitivity for name in names])
-    return NoisePlan.of(contract, rules.training, tuple(reports[name].samples for name in names))
+    samples = tuple(reports[name].samples for name in names)
+    contract = rules.contract(names, [reports[name].sensitivity for name in names], rules.counted(samples))
+    return NoisePlan.of(contract, rules.training, samples)
 
 
 def terms_of(rules: CampaignRules, noise_plan: NoisePlan, reports: Mapping[str, Report]) -> dict[str, Terms]:
     """An offer for each client whose privacy is bought."""
     contract, training = noise_plan.contract, rules.training
-    inputs = rules.inputs(contract.num_clients, contract.loss_weight)
+    inputs = rules.inputs(contract.num_clients, contract.loss_weight, rules.counted(noise_plan.sizes))
     assert contract.payments is not None
     return {
         name: Terms.of_contract(

@@ -7,6 +7,7 @@ that sent the reply its place or its slot, under a named reason in the books, an
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from enum import StrEnum
 
 import numpy as np
@@ -39,6 +40,7 @@ class Flaw(StrEnum):
     NO_NAME = "name-not-allowed"
     NAME_TAKEN = "name-taken"
     BAD_REPORT = "report-not-usable"
+    OTHER_SIZE = "records-not-as-known"
     NO_RELEASE = "release-missing"
     OTHER_REQUEST = "release-of-another-request"
     WRONG_FORM = "release-malformed"
@@ -76,6 +78,12 @@ def checked_report(name: str, sensitivity: object, samples: object, rules: Campa
     except InputError as error:
         raise UnusableError(Flaw.BAD_REPORT, "the sensitivity lies outside the prior's support") from error
     return Report(sensitivity=sensitivity, samples=samples)
+
+
+def check_known_size(name: str, report: Report, known: Mapping[str, int] | None) -> None:
+    """Refuse a number of records that is not the one that the operator knows of."""
+    if known is not None and known.get(name) != report.samples:
+        raise UnusableError(Flaw.OTHER_SIZE, "the number of records is not the one that the operator knows of")
 
 
 def refusal_in(reply: Reply) -> str | None:

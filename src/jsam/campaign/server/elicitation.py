@@ -5,7 +5,14 @@ from __future__ import annotations
 import logging
 
 from jsam.campaign.messages import Kind, Question, Reply
-from jsam.campaign.server.answers import Flaw, UnusableError, checked_report, name_in, refusal_in
+from jsam.campaign.server.answers import (
+    Flaw,
+    UnusableError,
+    check_known_size,
+    checked_report,
+    name_in,
+    refusal_in,
+)
 from jsam.campaign.server.asking import Asking, Attempts, Office
 from jsam.campaign.server.storage import NobodyLeftError, Report
 
@@ -36,6 +43,7 @@ class _Elicitation:
     def __init__(self, office: Office) -> None:
         self._office, self._roster, self._rules = office, office.roster, office.rules
         self._asking: Asking[int] = Asking(office.transport, repeat=office.options.repeat_seconds)
+        self._known_sizes = office.options.sizes_by_name()
         self._online: set[int] = set()
         self._asked: set[int] = set()
         self._reports: dict[str, Report] = {}
@@ -96,6 +104,7 @@ class _Elicitation:
             who = name
             sensitivity, samples = reply.values.get("sensitivity"), reply.values.get("samples")
             report = checked_report(name, sensitivity, samples, self._rules)
+            check_known_size(name, report, self._known_sizes)
         except UnusableError as error:
             logger.warning("the answer of %s cannot be used: %s", who, error)
             self._rejected[who] = str(error.flaw)

@@ -60,11 +60,13 @@ class ServerStore:
         keep_private(self.path, "store")
         stored = self._read_or_none("published.json")
         if stored is not None:
-            odd = [name for name, value in rules.as_dict().items() if stored.get(name) != value]
+            now = rules.as_dict()
+            # Some settings are left out where they are as usual, so those that were published are looked at too.
+            odd = [name for name in (*now, *stored) if stored.get(name) != now.get(name)]
             if odd:
                 raise InputError(
                     f"store {self.path} holds a campaign with {odd[0]} {stored.get(odd[0])!r}, not "
-                    f"{rules.as_dict()[odd[0]]!r}; what was published cannot change"
+                    f"{now.get(odd[0])!r}; what was published cannot change"
                 )
             return
         try:

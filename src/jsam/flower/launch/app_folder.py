@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jsam.campaign.campaign_rules import SETTINGS, CampaignRules
+from jsam.campaign.campaign_rules import EQUAL, SETTINGS, CampaignRules
 from jsam.campaign.server.server_options import OPTIONAL, ServerOptions
 from jsam.errors import InputError
+from jsam.mechanism.rules import WHOLE, WORDS
 
 _HEAD = """\
 [build-system]
@@ -56,8 +57,9 @@ def pyproject(values: Mapping[str, Any], *, clientapp: str = CLIENT_APP) -> str:
     unknown = values.keys() - {*SETTINGS, *options}
     if unknown:
         raise InputError(f"unknown settings: {', '.join(sorted(unknown))}")
-    usual = CampaignRules.from_dict({"campaign": "-", "loss_weight": 1.0}).as_dict()
-    rules = {name: values.get(name, None if name in (*OPTIONAL, "campaign") else usual[name]) for name in SETTINGS}
+    usual = {**CampaignRules.from_dict({"campaign": "-", "loss_weight": 1.0}).as_dict(), "sizes": EQUAL}
+    open_yet = ("campaign", "loss_weight")
+    rules = {name: values.get(name, None if name in open_yet else usual.get(name)) for name in SETTINGS}
     conduct = {name: values.get(name, default) for name, default in options.items()}
     return _HEAD.replace("{clientapp}", clientapp) + _lines(rules) + _OPTIONS + _lines(conduct)
 
@@ -73,7 +75,7 @@ def _lines(values: Mapping[str, Any]) -> str:
     lines = []
     for name, value in values.items():
         if value is None or value is dataclasses.MISSING:
-            value = 0.0 if name in OPTIONAL else ""
+            value = "" if name not in OPTIONAL or name in WORDS else 0 if name in WHOLE else 0.0
         lines.append(f"{name.replace('_', '-')} = {_toml(value)}")
     return "\n".join(lines) + "\n"
 

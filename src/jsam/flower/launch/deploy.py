@@ -62,8 +62,15 @@ class LocalResult:
 
 def _account(name: str, entry: Statement | None) -> dict[str, Any]:
     """A client that sold nothing has no campaign in its ledger."""
-    names = ("epsilon_bought", "epsilon_spent", "participations", "releases", "payment", "payment_agreed")
+    names = ("samples", "epsilon_bought", "epsilon_spent", "participations", "releases", "payment", "payment_agreed")
     return {"id": name, **{field: 0 if entry is None else getattr(entry, field) for field in names}}
+
+
+def dealing(dataset: str, *, clients: int, sizes: str | tuple[int, ...] | None = None, seed: int) -> TaskSpec:
+    """How data are dealt out to the clients of a federation on this machine."""
+    if clients < 1:
+        raise InputError(f"clients is {clients}; it must be at least 1")
+    return TaskSpec(dataset=dataset, num_clients=clients, sizes=sizes, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,20 +84,24 @@ class Shares:
     sensitivities: NDArray[np.float64]
 
     @classmethod
-    def deal(cls, rules: CampaignRules, *, clients: int, dataset: str) -> Shares:
-        """Load the data and split them, once.
+    def deal(
+        cls, rules: CampaignRules, *, clients: int, dataset: str, sizes: str | tuple[int, ...] | None = None
+    ) -> Shares:
+        """Load the data and split them, once; `sizes` as in a `TaskSpec`.
 
         Data that cannot be dealt out to so many clients are refused, and a mechanism that cannot plan for them
         (fsbm-9 for three).
         """
-        if clients < 1:
-            raise InputError(f"clients is {clients}; it must be at least 1")
-        seed, data = rules.rules.seed, load_dataset(dataset)
-        split = TaskSpec(dataset=dataset, num_clients=clients, seed=seed).split(data)
-        sensitivities = draw_sensitivities(rules.rules.prior_of_all(), clients, seed)
+        data, spec = load_dataset(dataset), dealing(dataset, clients=clients, sizes=sizes, seed=rules.rules.seed)
+        return cls.of(rules, dataset, data, spec.split(data))
+
+    @classmethod
+    def of(cls, rules: CampaignRules, name: str, data: Dataset, split: Partition) -> Shares:
+        """The same of data that are loaded and split already; `name` is that of the data set."""
+        sensitivities = draw_sensitivities(rules.rules.prior_of_all(), split.num_clients, rules.rules.seed)
         market, mechanism = rules.rules.market(sensitivities), rules.rules.mechanism_at(1.0)
         mechanism.rule(len(mechanism.active(market)))
-        return cls(rules=rules, dataset_name=dataset, dataset=data, split=split, sensitivities=sensitivities)
+        return cls(rules=rules, dataset_name=name, dataset=data, split=split, sensitivities=sensitivities)
 
     @property
     def names(self) -> list[str]:

@@ -72,12 +72,15 @@ def fingerprint(mechanism: RangeMechanism, template: Market, **inputs: Any) -> s
         "priors": priors,
         "active": active.tolist() if len(active) < template.num_clients else None,
         **({"samples": _plain(np.asarray(template.samples))} if mechanism.counts_sizes(template) else {}),
-        **inputs,
+        **{name: _plain(given) for name, given in inputs.items()},
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:40]
 
 
 def _plain(value: Any) -> Any:
+    """The value for JSON; 5 and 5.0 are one."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, list | tuple):

@@ -107,8 +107,12 @@ class DrawnPayments:
 
     @property
     def _can_drop(self) -> bool:
-        """Whether any client is dropped once it asks too much; who cannot be is paid for the prior's whole tail."""
-        return bool(self._rule.profiles.num_selected.min() < self._v.shape[1])
+        """Whether any client is dropped once it asks too much; who cannot be is paid for the prior's whole tail.
+
+        A selection by sizes has no profiles by rank, so that its markets are planned one by one too.
+        """
+        by_rank = not self._mechanism.counts_sizes(self._template)
+        return by_rank and bool(self._rule.profiles.num_selected.min() < self._v.shape[1])
 
     def _certified(self, eta: float, rows: IntArray) -> Totals:
         """Compute the totals by planning each market, which is slow."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from jsam.errors import InputError, NotSupportedError
+from jsam.errors import InputError, UnequalDataError
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.budget.binomial import least_draws, lower_bound
 from jsam.mechanism.budget.budget_cache import BudgetCache, fingerprint
@@ -30,6 +30,7 @@ from jsam.mechanism.market import Market
 from jsam.mechanism.priors import Prior
 from jsam.mechanism.solver.allocation import Rule
 
+SIZED_DRAWS = 400  # at most, of clients with different amounts of data, for a probability: each is a whole plan
 FOR_QUANTILES = 256  # payments of so many markets describe what may fall due
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -106,6 +107,7 @@ def loss_weight_fits_budget(
     prior: Prior,
     num_clients: int,
     probability: float | None = None,
+    samples: Sequence[int] | None = None,
     draws: int | None = None,
     seed: int = 0,
     cache: BudgetCache | None = None,
@@ -115,7 +117,7 @@ def loss_weight_fits_budget(
     One look at the bound on the expected cost settles it, or two beside it where the cost jumps over the budget. No
     payments are computed. With a `probability` there is no such shortcut, and the search is repeated.
     """
-    problem = _problem(mechanism, budget, prior, num_clients, probability, None, draws, seed)
+    problem = _problem(mechanism, budget, prior, num_clients, probability, None, draws, seed, samples)
     known = _restored((BudgetCache.default() if cache is None else cache).get(problem.key))
     if known is not None:
         return math.isclose(known.loss_weight, loss_weight, rel_tol=ALIKE)
@@ -180,8 +182,8 @@ class _Problem:
     def solved(self, tell: FractionDone) -> BudgetPlan:
         tables = Tables(self.mechanism, self.template)
         sample = self.cost_sample(tables)
-        sized = self.mechanism.counts_sizes(self.template)
-        payments = self._sized_payments(tables) if sized else self.payments(tables)
+        certified = self.probability is not None or not self.mechanism.counts_sizes(self.template)
+        payments = self.payments(tables) if certified else self._sized_payments(tables)
         eta = largest_expected(sample, self.budget, lambda done: tell(done * 0.5))
         if self.probability is not None:
             assert isinstance(payments, DrawnPayments)
@@ -221,16 +223,18 @@ def _problem(
     if draws is not None and draws < 2:
         raise InputError(f"draws is {draws}; at least 2 are needed")
     template = _template(prior, num_clients, losses, samples)
-    if probability is not None and mechanism.counts_sizes(template):
-        raise NotSupportedError(
-            "a budget with a probability is not there for clients with different numbers of samples; give the budget"
-            " alone, which then holds in expectation"
+    if probability is not None and mechanism.counts_sizes(template) and mechanism.max_epsilon is not None:
+        raise UnequalDataError(
+            "a budget with a probability is not there for clients with different numbers of samples under a cap on ε;"
+            " give the budget alone, which then holds in expectation, or no max_epsilon"
         )
     rule = replace(mechanism, loss_weight=1.0).rule(len(mechanism.active(template)))
     costs, payments = _default_draws(num_clients, rule, probability)
     if draws is not None:
         costs, payments = draws, min(draws, payments)
     if probability is not None:
+        if mechanism.counts_sizes(template):
+            payments = min(payments, SIZED_DRAWS)
         payments = max(payments, least_draws(probability, CONFIDENCE))
     return _Problem(
         mechanism=mechanism,
@@ -269,6 +273,9 @@ def _template(
         typical = [float(own.ppf(0.5)) for own in prior]
     else:
         typical = [float(prior.ppf(0.5))] * num_clients  # type: ignore[union-attr]
+    if samples is not None and losses is None and not isinstance(prior, list | tuple):
+        # Clients who are alike in all but their sizes: then no order of theirs moves what a budget buys.
+        samples = sorted(samples)
     return Market(sensitivities=np.array(typical), prior=prior, losses=losses, samples=samples)
 
 

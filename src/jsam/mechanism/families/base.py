@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol, Self
 
 import numpy as np
 
-from jsam.errors import InputError, NotFiniteError, NotSupportedError, ReportError
+from jsam.errors import InputError, NotFiniteError, ReportError, UnequalDataError
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.bound import BiasRule
 from jsam.mechanism.contract import Contract
@@ -216,7 +216,8 @@ class RangeMechanism(Weights, ABC):
             payment_error_bound=error,
         )
         _refuse_what_is_not_finite(contract)
-        return contract
+        least = own.least_unrounded()
+        return contract if least is None else replace(contract, rounding_bound=max(contract.objective - least, 0.0))
 
     def _answers(self, market: Market, active: IntArray, v: FloatArray, client: int | None = None) -> Answers:
         """What decides, for these virtual costs of the active clients; `client` is the one who is going to move."""
@@ -230,16 +231,19 @@ class RangeMechanism(Weights, ABC):
 
     def answers_by_size(self, market: Market, active: IntArray, v: FloatArray, client: int | None) -> Answers:
         """The same for clients that hold different amounts of data."""
-        self.refuse_sizes(market)
+        self.check_unequal_data()
         raise NotImplementedError
 
+    def check_unequal_data(self) -> None:
+        """Refuse clients with different amounts of data, by `UnequalDataError`, where nothing is known of that."""
+        raise UnequalDataError(
+            f"{self.name} treats all clients alike, and they have different numbers of samples; leave the samples out"
+        )
+
     def refuse_sizes(self, market: Market) -> None:
-        """Refuse clients with different amounts of data, where a mechanism knows nothing of that."""
+        """Do so if the clients of this market hold different amounts of data."""
         if market.data_shares is not None:
-            raise NotSupportedError(
-                f"{self.name} treats all clients alike, and they have different numbers of samples; leave the samples"
-                " out"
-            )
+            self.check_unequal_data()
 
     def probs_by_size(self, market: Market, probs: FloatArray) -> FloatArray:
         """Selection probabilities for clients that hold different amounts of data, from those that were allocated."""

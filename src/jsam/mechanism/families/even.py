@@ -20,6 +20,8 @@ from jsam.mechanism.solver.response import Answers
 from jsam.mechanism.solver.unequal import UnequalReport
 from jsam.mechanism.weights import Weights
 
+ROUNDING = 1e-12
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EvenJSAM(RangeMechanism):
@@ -54,6 +56,9 @@ class EvenJSAM(RangeMechanism):
     def counts_sizes(self, market: Market) -> bool:
         return self.lot is not None or super().counts_sizes(market)
 
+    def check_unequal_data(self) -> None:
+        """Nothing is refused."""
+
     def answers_by_size(self, market: Market, active: IntArray, v: FloatArray, client: int | None) -> Answers:
         weights = self.weights_for(market)
         assert market.samples is not None
@@ -82,3 +87,15 @@ class EvenJSAM(RangeMechanism):
             noise_weight=self.noise_weight / float(lots.mean()) ** 2,
             bias_weight=self.bias_weight * math.sqrt(1 / float(lots.sum()) / spread),
         )
+
+    def probs_by_size(self, market: Market, probs: FloatArray) -> FloatArray:
+        """Shares by records, where the selection was made by rounded sizes; ε does not depend on the difference.
+
+        Caps and floors hold for the rounded sizes. If they do not for the true ones, the rounded ones decide.
+        """
+        assert market.data_shares is not None
+        held = np.where(probs > 0, market.data_shares, 0.0)
+        exact = held / held.sum()
+        most, least = self.max_selection_prob or 1.0, self.min_selection_prob or 0.0
+        within = exact.max() <= most * (1 + ROUNDING) and exact[held > 0].min() >= least * (1 - ROUNDING)
+        return exact if within else probs

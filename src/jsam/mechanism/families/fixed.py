@@ -22,6 +22,9 @@ class FixedSelection(RangeMechanism):
     selected, so its payment is that of a single profile.
     """
 
+    def check_unequal_data(self) -> None:
+        """Nothing is refused."""
+
     def answers_by_size(self, market: Market, active: IntArray, v: FloatArray, client: int | None) -> Answers:
         shares, ordered = market.data_shares, SortedRows.of(v, tie_order(market, active))
         assert shares is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jsam.errors import NotSupportedError
+from jsam.errors import UnequalDataError
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.market import Market
@@ -35,13 +35,17 @@ class JSAM(RangeMechanism):
         receivers = equal_receivers(num_clients, cap)
         return receivers if cap is None else receivers.joined(capped_curve(num_clients, cap))
 
+    def check_unequal_data(self) -> None:
+        """Refuse a cap on ε: with different amounts of data one receiver is not the best under it."""
+        if self.max_epsilon is not None:
+            raise UnequalDataError(
+                f"{self.name} has no cap on ε for clients with different numbers of samples; take jsam-even, or no"
+                " max_epsilon"
+            )
+
     def answers_by_size(self, market: Market, active: IntArray, v: FloatArray, client: int | None) -> Answers:
         assert market.samples is not None
-        if self.max_epsilon is not None:
-            raise NotSupportedError(
-                f"{self.name} has no cap on ε for clients with different numbers of samples; leave max_epsilon out, or"
-                " take jsam-even"
-            )
+        self.check_unequal_data()
         sizes = Sizes.of(market.samples, self.weights)
         allowed = receiver_range(sizes)
         if not allowed.any():

@@ -102,7 +102,8 @@ class VirtualCost:
     def _at(self, report: float) -> float:
         """v at one report; infinite where the prior gives no number."""
         z = np.array([report])
-        v = float((self(z) if self.pieces is not None else _formula(self.prior, z))[0])
+        by_formula = self.pieces is None and self.affine is None
+        v = float((_formula(self.prior, z) if by_formula else self(z))[0])
         return math.inf if math.isnan(v) else v
 
     def report_at(self, v: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:

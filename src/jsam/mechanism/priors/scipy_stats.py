@@ -32,7 +32,14 @@ def scipy_family(prior: Any) -> str | None:
 def scipy_identity(prior: Any) -> tuple[Any, ...] | None:
     """What tells a distribution of scipy's own from all others; None for any other prior."""
     family = scipy_family(prior)
-    return None if family is None else (family, tuple(prior.args), tuple(sorted(prior.kwds.items())))
+    if family is None:
+        return None
+    shapes, loc, scale = prior.dist._parse_args(*prior.args, **prior.kwds)
+    try:
+        # However they were written: by place or by name, whole or not, left out where they are usual.
+        return family, tuple(float(number) for number in (*shapes, loc, scale))
+    except TypeError:  # parameters that are arrays
+        return family, tuple(prior.args), tuple(sorted(prior.kwds.items()))
 
 
 def frozen(name: str, args: list[float], named: dict[str, float]) -> Prior:

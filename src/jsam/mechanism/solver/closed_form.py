@@ -7,7 +7,9 @@ clients whose ε is capped. Put a = e² η/√κ and solve r³ − r = a for r �
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,6 +20,8 @@ from jsam.mechanism.weights import Weights
 
 # Beyond this `a` (a κ next to nothing) the cost is nothing beside the bias, as for κ = 0, and r³ would overflow.
 LARGEST = 1e300
+EPS = float(np.finfo(np.float64).eps)
+MOST_STEPS = 100  # of Newton's method; three are usual
 
 
 def cubic_root(a: FloatArray) -> FloatArray:
@@ -49,6 +53,79 @@ def best_cost(
         value = loss_weight * bias + B * (1 + r * r)
     nothing = loss_weight * (bias + np.sqrt(floor_squared))
     return np.where(nobody, nothing, value), np.where(nobody, 0.0, B)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The minimal objective at one d and S, from which others are counted without losing digits.
+
+    The objective is ηd + ψ, and ψ² = η²d² + η√κ(1/r + 3r). So the difference of two objectives follows from the
+    changes of d, of √κ and of r, and in no sum of it do terms cancel that are larger than what they change the
+    objective by (docs/theory.md, "For all clients at once").
+    """
+
+    bias: float  # d
+    sums: float  # S
+    loss_weight: float
+    noise_weight: float
+
+    @cached_property
+    def _root_kappa(self) -> float:
+        return math.sqrt(self.noise_weight) * self.sums * math.sqrt(self.sums)
+
+    @cached_property
+    def _root(self) -> float:
+        return float(cubic_root(np.array(self.bias**2 * self.loss_weight / self._root_kappa)))
+
+    @cached_property
+    def _psi(self) -> float:
+        r = self._root
+        return math.sqrt(self.loss_weight * self._root_kappa / r) * (1 + r * r)
+
+    def change(self, bias: FloatArray, sums: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """By how much the objective changes as d changes by `bias` and S by `sums`; and its slope in S there."""
+        eta, r = self.loss_weight, self._root
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            growth, root_kappa, squares, x = self._moves(bias, sums)
+            other = r + x
+            noise = growth * (1 / other + 3 * other) + x * (3 - 1 / (r * other))
+            total = eta * (self._root_kappa * noise + eta * squares)
+            change = eta * bias + total / (self._psi + np.sqrt(self._psi**2 + total))
+            slope = 1.5 * np.sqrt(eta * root_kappa / other) / (self.sums + sums)
+        return np.where(np.isnan(change), np.inf, change), slope
+
+    def rounding(self, bias: FloatArray, sums: FloatArray) -> FloatArray:
+        """How far rounding can move `change`, its arguments taken as exact."""
+        eta, r, d = self.loss_weight, self._root, self.bias
+        growth, root_kappa, _, x = self._moves(bias, sums)
+        squares, grown = np.abs(bias) * (2 * d + np.abs(bias)), np.abs(growth)
+        least = np.minimum(r, r + x)
+        shift = eta * (squares + d * d * grown) / root_kappa / (3 * least * least - 1)
+        noise = self._root_kappa * (grown * (1 / least + 3 * np.maximum(r, r + x)) + 4 * shift)
+        return np.asarray(64 * EPS * (eta * np.abs(bias) + eta * (noise + eta * squares) / self._psi))
+
+    def _moves(self, bias: FloatArray, sums: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """The relative growth of √κ, √κ itself, the change of d², and the change of the root r."""
+        growth = np.expm1(1.5 * np.log1p(sums / self.sums))
+        root_kappa = self._root_kappa * (1 + growth)
+        squares = bias * (2 * self.bias + bias)
+        a = self.loss_weight * (squares - self.bias**2 * growth) / root_kappa
+        return growth, root_kappa, squares, _root_change(self._root, a)
+
+
+def _root_change(r: float, a: FloatArray) -> FloatArray:
+    """By how much the root of r³ − r = a moves from r ≥ 1 as the right side changes by `a`, to all digits of it.
+
+    The root is concave in the right side, so its tangent lies above it, and Newton's method falls from there.
+    """
+    slope = 3 * r * r - 1
+    x = np.asarray(a / slope)
+    for _ in range(MOST_STEPS):
+        step = (x * (slope + x * (3 * r + x)) - a) / (slope + x * (6 * r + 3 * x))
+        x = x - step
+        if not np.any(np.abs(step) > EPS * np.abs(x)):
+            break
+    return np.asarray(np.maximum(x, 1 - r))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,43 +15,65 @@ import numpy as np
 
 from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
 from jsam.mechanism.solver.closed_form import best_cost
-from jsam.mechanism.solver.knapsack import empty_table, selection, with_clients, without_each
 from jsam.mechanism.solver.profiles import two_thirds
 from jsam.mechanism.weights import Weights
 
 SLACK = 1e-12
 # The tangents of a capped loss lie so far apart, relatively; their least is above the root by less than 3e-4 of it.
 TANGENT_STEP = 1.05
-# The unit is such that clients times units stay below this; under a cap on ε there are many tables to fill.
-CLIENTS_TIMES_UNITS, WITH_CAP = 8_000_000, 1_000_000
+# Sizes are rounded where records are more than this over the number of clients, and more than so many for each.
+CLIENTS_TIMES_UNITS, UNITS_EACH = 8_000_000, 40
 PIECES = 4  # of each client's data, for a lower bound
-ROUGHLY = 6  # every so many tangents give a bound on the best without a client
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sizes:
     """How much data each client holds, in whole units, and the weights and caps of the server. All of it is public."""
 
-    units: IntArray
+    samples: IntArray
+    unit: int  # records in a unit
     weights: Weights
-    noise: FloatArray  # how much each client's noise counts
+    lot: float | None = None  # records, by which the noise of a client counts
 
     @classmethod
     def of(cls, samples: Sequence[int], weights: Weights, lot: float | None = None) -> Sizes:
-        """The sizes of clients with so many samples, rounded to a unit that follows from the sizes alone.
-
-        With a lot the noise of a client counts by the lots that it holds. Sizes are then rounded down: were they
-        rounded up, an owner could have more units by splitting its records.
-        """
+        """The sizes of clients with so many samples, rounded to a unit that follows from the sizes alone."""
         M = np.asarray(samples, dtype=np.int64)
-        most = CLIENTS_TIMES_UNITS if weights.max_epsilon is None else WITH_CAP
-        unit = max(1, -(-int(M.sum()) * len(M) // most))
+        most = max(CLIENTS_TIMES_UNITS // len(M), UNITS_EACH * len(M), 1)
+        unit = max(1, -(-int(M.sum()) // most))
         common = int(np.gcd.reduce(M))
-        unit = common if common >= unit else unit
-        if lot is not None:
-            return cls(units=M // unit, weights=weights, noise=M / lot)
-        units = np.maximum(1, np.rint(M / unit).astype(np.int64))
-        return cls(units=units, weights=weights, noise=np.ones(len(M)))
+        return cls(samples=M, unit=common if common >= unit else unit, weights=weights, lot=lot)
+
+    @property
+    def exact(self) -> Sizes:
+        """The same without rounding."""
+        return replace(self, unit=int(np.gcd.reduce(self.samples)))
+
+    @cached_property
+    def units(self) -> IntArray:
+        if self.lot is not None:
+            # Were they rounded up, an owner could have more units by splitting its records.
+            return self.samples // self.unit
+        return np.maximum(1, np.rint(self.samples / self.unit).astype(np.int64))
+
+    @cached_property
+    def noise(self) -> FloatArray:
+        """How much the noise of each client counts: with a lot, by the lots that it holds."""
+        return np.ones(len(self)) if self.lot is None else self.samples / self.lot
+
+    @cached_property
+    def rounded_up(self) -> int:
+        """Records by which the units of any selection may overstate what it holds."""
+        return int(np.maximum(self.units * self.unit - self.samples, 0).sum())
+
+    @cached_property
+    def rounded_down(self) -> int:
+        """Records by which they may understate it."""
+        return int(np.maximum(self.samples - self.units * self.unit, 0).sum())
+
+    @property
+    def rounded(self) -> bool:
+        return self.rounded_up + self.rounded_down > 0
 
     @cached_property
     def total(self) -> int:
@@ -85,10 +107,10 @@ class EvenStage:
         """The stage for some of its numbers of units."""
         return self
 
-    def weight(self, v: FloatArray, noise: FloatArray | float) -> FloatArray:
+    def weight(self, v: FloatArray, noise: FloatArray | float = 1.0) -> FloatArray:
         return np.asarray(np.cbrt(noise) * two_thirds(v))
 
-    def slope(self, v: FloatArray, noise: FloatArray | float) -> FloatArray:
+    def slope(self, v: FloatArray, noise: FloatArray | float = 1.0) -> FloatArray:
         """The weight's derivative."""
         return np.asarray(np.cbrt(noise) * 2 / 3 / np.cbrt(v))
 
@@ -102,6 +124,10 @@ class EvenStage:
             G, B = best_cost(d, d * d, np.sqrt(w.noise_weight) * S * np.sqrt(S), w.loss_weight)
             return G, 1.5 * B / weight
 
+    def between(self, low: IntArray, high: IntArray, weight: FloatArray) -> FloatArray:
+        """A lower bound on F from `low` to `high` units, where the selection weighs so much at least."""
+        return self.value(high, weight)[0]
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CappedEvenStage:
@@ -114,6 +140,7 @@ class CappedEvenStage:
 
     sizes: Sizes
     tangent: float | FloatArray  # t; several stand beside as many numbers of units
+    lowest: float | None = None  # if given, bounds hold for all tangents from here up to `tangent`
     skipped: int = -1
     falls_with_units = False
 
@@ -122,12 +149,12 @@ class CappedEvenStage:
         w = self.sizes.weights
         return np.asarray(w.loss_weight * w.noise_weight / (2 * len(self.sizes) ** 2 * self.tangent))
 
-    def weight(self, v: FloatArray, noise: FloatArray | float) -> FloatArray:
+    def weight(self, v: FloatArray, noise: FloatArray | float = 1.0) -> FloatArray:
         eps = self.slope(v, noise)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(np.isinf(v), np.inf, noise * self._noise / eps**2 + v * eps)
 
-    def slope(self, v: FloatArray, noise: FloatArray | float) -> FloatArray:
+    def slope(self, v: FloatArray, noise: FloatArray | float = 1.0) -> FloatArray:
         E = self.sizes.weights.max_epsilon
         assert E is not None
         with np.errstate(divide="ignore"):
@@ -144,21 +171,14 @@ class CappedEvenStage:
     def some(self, which: BoolArray) -> CappedEvenStage:
         return replace(self, tangent=self.tangent[which]) if isinstance(self.tangent, np.ndarray) else self
 
-    def least(self, v: FloatArray) -> float:
-        """A lower bound on F over all selections, from selections that may keep parts of clients."""
+    def between(self, low: IntArray, high: IntArray, weight: FloatArray) -> FloatArray:
+        """A lower bound on F from `low` to `high` units, where the selection weighs so much at least."""
         s, eta, t = self.sizes, self.sizes.weights.loss_weight, self.tangent
-        w = self.weight(v, s.noise)
-        order = np.argsort(w / np.maximum(s.units, SLACK))
-        ends = np.concatenate([[0.0], np.cumsum(s.shares[order])])
-        # Between two ends of a piece F is at least what its terms are at their better ends, so pieces are short.
-        inner = ends[:-1, None] + np.diff(ends)[:, None] * (np.arange(PIECES) / PIECES)
-        U = np.append(inner.ravel(), 1.0)
-        W = np.maximum(np.interp(U, ends, np.concatenate([[0.0], np.cumsum(w[order])])), w.min())
-        low, high = U[:-1], np.minimum(U[1:], 1.0)
-        d = even_bias(s, high)
-        spread = s.weights.bias_weight**2 * s.share_squares * np.minimum(low * (1 - low), high * (1 - high))
-        bound = eta * (d + np.maximum(spread, 0.0) / (2 * t) + t / (2 * high**2)) + W[:-1]
-        return float(bound.min())
+        U, most = low / s.total, high / s.total
+        spread = s.weights.bias_weight**2 * s.share_squares * np.minimum(U * (1 - U), most * (1 - most))
+        lowest = t if self.lowest is None else self.lowest
+        rest = even_bias(s, most) + np.maximum(spread, 0.0) / (2 * t) + lowest / (2 * most**2)
+        return np.asarray(eta * rest + weight)
 
 
 def even_bias(sizes: Sizes, kept: FloatArray) -> FloatArray:
@@ -184,16 +204,20 @@ class ReceiverStage:
         """The stage for some of its numbers of units."""
         return self
 
-    def weight(self, v: FloatArray, noise: FloatArray | float) -> FloatArray:
+    def weight(self, v: FloatArray, noise: FloatArray | float = 1.0) -> FloatArray:
         return np.asarray(np.cbrt(noise) * two_thirds(v / len(self.sizes)))
 
-    def slope(self, v: FloatArray, noise: FloatArray | float) -> FloatArray:
+    def slope(self, v: FloatArray, noise: FloatArray | float = 1.0) -> FloatArray:
         return np.asarray(np.cbrt(noise) * 2 / 3 / np.cbrt(v) / float(len(self.sizes)) ** (2 / 3))
 
     def value(self, units: IntArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
         G, B, S, _ = self._at(units, weight, np.array(self.v))
         with np.errstate(divide="ignore", invalid="ignore"):
             return G, 1.5 * B / S
+
+    def between(self, low: IntArray, high: IntArray, weight: FloatArray) -> FloatArray:
+        """A lower bound on F from `low` to `high` units, where the selection weighs so much at least."""
+        return self.value(high, weight)[0]
 
     def received(self, units: IntArray, weight: FloatArray, v: FloatArray) -> tuple[FloatArray, FloatArray]:
         """F and the receiver's own ε where its virtual cost is v, with the others' units and weights."""
@@ -222,136 +246,81 @@ class ReceiverStage:
 Stage = EvenStage | CappedEvenStage | ReceiverStage
 
 
+def weights_of(stage: Stage, v: FloatArray) -> FloatArray:
+    """What each client weighs; infinity for the one that a stage skips, and for whoever holds less than a unit."""
+    weights = np.where(stage.sizes.units > 0, stage.weight(v, stage.sizes.noise), np.inf)
+    if stage.skipped >= 0:
+        weights[stage.skipped] = np.inf
+    return weights
+
+
+def lower_bound(stage: Stage, v: FloatArray, allowed: BoolArray, rounds: int = 0) -> float:
+    """A lower bound on F over all selections that are allowed, from selections that may keep parts of clients.
+
+    Between two numbers of units F is at least what its terms are at their better ends. In each further round the
+    pieces that may hold the least are cut.
+    """
+    sizes, weights = stage.sizes, weights_of(stage, v)
+    order = np.argsort(weights / sizes.units)
+    order = order[np.isfinite(weights[order])]
+    ends = np.concatenate([[0], np.cumsum(sizes.units[order])])
+    weighed = np.concatenate([[0.0], np.cumsum(weights[order])])
+    inner = ends[:-1, None] + np.diff(ends)[:, None] * (np.arange(PIECES) / PIECES)
+    units = np.append(inner.ravel(), ends[-1])
+    first, last = int(allowed.argmax()), len(allowed) - 1 - int(allowed[::-1].argmax())
+    low, high = units[:-1], units[1:]
+    inside = (high >= first) & (low <= last)
+    low, high = low[inside], high[inside]
+    for left in range(rounds, -1, -1):
+        least = np.interp(low, ends, weighed)
+        if stage.skipped < 0:
+            least = np.maximum(least, weights.min())
+        bounds = stage.between(low, high, least)
+        if left == 0 or len(bounds) == 0:
+            break
+        at_most = stage.between(high, high, np.interp(high, ends, weighed)).min()
+        may = bounds <= at_most
+        parts = low[may, None] + (high - low)[may, None] * (np.arange(PIECES + 1) / PIECES)
+        low, high = (np.concatenate([x[~may], y.ravel()]) for x, y in ((low, parts[:, :-1]), (high, parts[:, 1:])))
+    return float(bounds.min(initial=np.inf))
+
+
 def even_range(sizes: Sizes) -> BoolArray:
     """Which numbers of units may be kept under even shares: caps and floors are held whoever is among the kept.
 
-    p_k = u_k/U keeps to a cap for all if U is at least the largest share over the cap, and to a floor if U is at most
-    the smallest share over the floor; more units than the `min_clients` − 1 largest hold keep `min_clients`. All of it
-    follows from the sizes alone.
+    p_k = M_k/ΣM keeps to a cap for all if those kept hold at least the largest size over the cap, and to a floor if
+    they hold at most the smallest size over the floor; more units than the `min_clients` − 1 largest hold keep
+    `min_clients`. All of it follows from the sizes alone. Where they are rounded, what that may hide is allowed for.
     """
-    units, total, w = np.arange(sizes.total + 1), sizes.total, sizes.weights
+    units, w, M = np.arange(sizes.total + 1), sizes.weights, sizes.samples
+    records = units * float(sizes.unit)
+    everybody = units == sizes.total  # but for those who hold less than a unit
+    held = M[sizes.units > 0].sum()
     good = units > 0
     if w.max_selection_prob is not None:
-        good &= units * w.max_selection_prob >= sizes.units.max() * (1 - SLACK)
+        least = np.where(everybody, held, records - sizes.rounded_up)
+        good &= least * w.max_selection_prob >= M.max() * (1 - SLACK)
     if w.min_selection_prob:
-        good &= units * w.min_selection_prob <= sizes.units.min() * (1 + SLACK)
+        most = np.where(everybody, held, records + sizes.rounded_down)
+        good &= most * w.min_selection_prob <= M.min() * (1 + SLACK)
     if w.min_clients is not None and w.min_clients > 1:
         largest = np.sort(sizes.units)[::-1][: int(w.min_clients) - 1]
-        good &= (units > largest.sum()) | (units == total)
+        good &= (units > largest.sum()) | (everybody & (np.count_nonzero(sizes.units) >= w.min_clients))
     return np.asarray(good)
 
 
 def receiver_range(sizes: Sizes) -> BoolArray:
     """Which numbers of units the clients kept beside a receiver may hold: p_r = 1 − U and p = u keep to caps."""
-    units, total, w = np.arange(sizes.total + 1), sizes.total, sizes.weights
+    units, w, M = np.arange(sizes.total + 1), sizes.weights, sizes.samples
     good = np.ones(sizes.total + 1, dtype=bool)
+    total, largest_share, smallest_share = float(M.sum()), M.max() / M.sum(), M.min() / M.sum()
     if w.max_selection_prob is not None:
-        least = total - w.max_selection_prob * total
-        good &= (units >= least - SLACK * total) & (sizes.shares.max() <= w.max_selection_prob * (1 + SLACK))
+        least = (1 - w.max_selection_prob - SLACK) * total
+        good &= units * float(sizes.unit) - sizes.rounded_up >= least
+        good &= largest_share <= w.max_selection_prob * (1 + SLACK)
     if w.min_selection_prob:
-        good &= sizes.shares.min() >= w.min_selection_prob * (1 - SLACK)
+        good &= smallest_share >= w.min_selection_prob * (1 - SLACK)
     if w.min_clients is not None and w.min_clients > 1:
         largest = np.sort(sizes.units)[::-1][: int(w.min_clients) - 2]
         good &= units > largest.sum()
     return np.asarray(good)
-
-
-def receiver_stages(sizes: Sizes, v: FloatArray) -> tuple[Stage, ...]:
-    """A stage for each client that may receive, though another moves its report.
-
-    Without a cap on p a client is never the best receiver if another one has more data and a lower v/u. If only one
-    other does, it may become the best once that one's report has moved.
-    """
-    N = len(sizes)
-    if sizes.weights.max_selection_prob is not None:
-        return tuple(ReceiverStage(sizes=sizes, skipped=r, v=float(v[r])) for r in range(N))
-    price = v / sizes.shares
-    order = np.lexsort((-sizes.units, price))
-    stages, largest = [], [-1, -1]  # of those before in the order of price
-    for r in order.tolist():
-        if sizes.units[r] > largest[0]:
-            stages.append(ReceiverStage(sizes=sizes, skipped=r, v=float(v[r])))
-            largest = sorted([*largest, int(sizes.units[r])])[1:]
-    return tuple(stages)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Best:
-    """The best selection of all stages: its objective, its stage and the units that it holds."""
-
-    objective: float
-    stage: Stage
-    units: int
-
-
-def best_selection(stages: Sequence[Stage], bounds: FloatArray, v: FloatArray, allowed: BoolArray) -> Best:
-    """The best over all stages; one whose lower bound is above what was found need not be looked at."""
-    best: Best | None = None
-    for i in np.argsort(bounds, kind="stable"):
-        if best is not None and bounds[i] > best.objective * (1 + SLACK):
-            break
-        stage = stages[i]
-        sizes = stage.sizes
-        table = with_clients(empty_table(sizes.total), sizes.units, stage.weight(v, sizes.noise), stage.skipped)
-        units = np.flatnonzero(np.isfinite(table) & allowed)
-        if len(units) == 0:
-            continue
-        G, _ = stage.value(units, table[units])
-        if best is None or G.min() < best.objective:
-            best = Best(objective=float(G.min()), stage=stage, units=int(units[G.argmin()]))
-    assert best is not None
-    return best
-
-
-def even_tangents(sizes: Sizes, v: FloatArray) -> tuple[list[Stage], FloatArray]:
-    """The stages of even shares in which the best selection may lie, with lower bounds on what each can give."""
-    if sizes.weights.max_epsilon is None:
-        return [EvenStage(sizes=sizes)], np.zeros(1)
-    stages = _tangents_within(sizes, *_window(sizes, v))
-    return list(stages), np.array([stage.least(v) for stage in stages])
-
-
-def even_stages(sizes: Sizes, v: FloatArray, allowed: BoolArray) -> tuple[Stage, ...]:
-    """The stages of even shares that can matter for these virtual costs, or for whoever of these raises its own."""
-    stages, bounds = even_tangents(sizes, v)
-    if len(stages) == 1:
-        return tuple(stages)
-    best = best_selection(stages, bounds, v, allowed)
-    held = selection(sizes.units, best.stage.weight(v, sizes.noise), best.units)
-    most = max(best.objective, _best_without_anyone(sizes, v, stages[::ROUGHLY], held, allowed))
-    return tuple(stage for stage, bound in zip(stages, bounds, strict=True) if bound <= most * (1 + SLACK))
-
-
-def _window(sizes: Sizes, v: FloatArray) -> tuple[float, float]:
-    """Between which tangents the best one lies, whatever selection it has.
-
-    F is at least η t/2, and at least η Q q/(2 N² t E²) from a single client at the cap, whose noise counts q. Both must
-    stay below what keeping everybody at some tangent gives.
-    """
-    w, N = sizes.weights, len(sizes)
-    E = w.max_epsilon
-    assert E is not None
-    eps = np.minimum(np.cbrt(np.median(v) / v) * E, E)
-    known = w.loss_weight * np.sqrt(w.noise_weight * (sizes.noise / eps**2).sum()) / N + float(v @ eps)
-    single = w.loss_weight * w.noise_weight * float(sizes.noise.min()) / (2 * N**2 * E**2)
-    return single / known / TANGENT_STEP, 2 * known / w.loss_weight
-
-
-def _tangents_within(sizes: Sizes, low: float, high: float) -> list[CappedEvenStage]:
-    """Tangents are powers of one number, so the grid does not depend on where it is looked at."""
-    step = np.log(TANGENT_STEP)
-    powers = np.arange(np.floor(np.log(low) / step), np.ceil(np.log(high) / step) + 1)
-    return [CappedEvenStage(sizes=sizes, tangent=float(np.exp(step * power))) for power in powers]
-
-
-def _best_without_anyone(
-    sizes: Sizes, v: FloatArray, some: Sequence[Stage], held: IntArray, allowed: BoolArray
-) -> float:
-    """An upper bound on the least objective without a client, for the client for whom it is largest."""
-    weights, nobody = [stage.weight(v, sizes.noise) for stage in some], [-1] * len(some)
-    units = np.flatnonzero(allowed)
-    worst = 0.0
-    for _, tables in without_each(sizes.units, weights, nobody, held):
-        values = [stage.value(units, table[units])[0].min() for stage, table in zip(some, tables, strict=True)]
-        worst = max(worst, float(min(values)))
-    return worst

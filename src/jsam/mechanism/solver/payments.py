@@ -49,18 +49,45 @@ def rents(
     """
     if cost.affine is None:
         return _by_quadrature(own, ranks, reports, cost, tolerance, progress)
+    objective = np.broadcast_to(np.asarray(objective, dtype=np.float64), reports.shape)
+    at_most = epsilons * cost.top
+    if np.any(_too_rough(ROUNDING * objective / cost.affine[1], at_most)):
+        precise = _by_changes(own, ranks, reports, cost, progress)
+        if precise is not None:
+            return precise
     values, bounds = np.zeros(len(ranks)), np.zeros(len(ranks))
-    objective = np.broadcast_to(np.asarray(objective, dtype=np.float64), values.shape)
     top = np.full(len(ranks), cost.at_top)
     for part, block in own.blocks(ranks, top, top, AFFINE_LEAF, progress):
         at_top = own.curve(block, block.ranks, top[part]).objective
         values[part] = np.maximum(at_top - objective[part], 0.0) / cost.affine[1]
         bounds[part] = ROUNDING * at_top / cost.affine[1]
-    # Where the loss is most of the objective (a low cap on ε), the difference of two optima has lost its digits.
-    lost = np.flatnonzero(bounds > LOST_DIGITS * (reports * epsilons + values))
+    # Where the loss is most of the objective (a low cap on ε), or with very many clients, the difference of two optima
+    # has lost its digits.
+    lost = np.flatnonzero(_too_rough(bounds, reports * epsilons + values))
     if len(lost):
-        values[lost], bounds[lost] = _by_quadrature(own, ranks[lost], reports[lost], cost, tolerance)
+        again = _by_changes(own, ranks[lost], reports[lost], cost)
+        if again is None:
+            again = _by_quadrature(own, ranks[lost], reports[lost], cost, tolerance)
+        values[lost], bounds[lost] = again
     return values, bounds
+
+
+def _too_rough(bounds: FloatArray, payments: FloatArray) -> BoolArray:
+    """Whether so large an error could be seen in so large a payment."""
+    return np.asarray(bounds > LOST_DIGITS * payments)
+
+
+def _by_changes(
+    own: Answers, ranks: IntArray, reports: FloatArray, cost: VirtualCost, progress: Progress | None = None
+) -> tuple[FloatArray, FloatArray] | None:
+    """The rents from changes of the objective that have all their digits; None where there is no such way."""
+    assert cost.affine is not None
+    known = own.rises(ranks, cost(reports), cost.at_top)
+    if known is None:
+        return None
+    if progress is not None:
+        progress(len(ranks))
+    return known[0] / cost.affine[1], known[1] / cost.affine[1]
 
 
 def _by_quadrature(
@@ -71,10 +98,85 @@ def _by_quadrature(
     tolerance: float,
     progress: Progress | None = None,
 ) -> tuple[FloatArray, FloatArray]:
+    if len(ranks) > 1 and ranks[0] == ranks[-1] and cost.pieces is None:
+        return _of_one_client(own, ranks, reports, cost, tolerance)
     values, bounds, start = np.zeros(len(ranks)), np.zeros(len(ranks)), cost(reports)
     for part, block in own.blocks(ranks, start, np.full(len(ranks), cost.at_top), LEAF, progress):
         values[part], bounds[part] = _integrate(own, block, reports[part], start[part], cost, tolerance)
     return values, bounds
+
+
+def _of_one_client(
+    own: Answers, ranks: IntArray, reports: FloatArray, cost: VirtualCost, tolerance: float
+) -> tuple[FloatArray, FloatArray]:
+    """Rents of several reports of one client, which overlap: what lies between two reports is integrated once.
+
+    A payment falls as its report rises. So if each stretch is exact to its share of the tolerance, measured by its own
+    payment, so is every sum of stretches.
+    """
+    order = np.argsort(reports, kind="stable")
+    z, v = reports[order], cost(reports[order])
+    block = next(own.split(ranks[:1], v[:1], np.array([cost.at_top]), LEAF))
+    at = own.curve(block, ranks, v)
+    last, block = replace(block, ranks=ranks[-1:]), replace(block, ranks=ranks[:-1])
+    between = Stretch(
+        low=z[:-1],
+        high=z[1:],
+        v_low=v[:-1],
+        v_high=v[1:],
+        G_low=at.objective[:-1],
+        G_high=at.objective[1:],
+        eps_low=at.epsilon[:-1],
+        eps_high=at.epsilon[1:],
+    )
+    share = tolerance / len(z)
+    value, bound = _within(own, block, cost, between, share * z[:-1] * at.epsilon[:-1], share)
+    end_value, end_bound = _integrate(own, last, z[-1:], v[-1:], cost, share)
+    values, bounds = np.empty(len(z)), np.empty(len(z))
+    values[order] = np.cumsum(np.append(value, end_value)[::-1])[::-1]
+    bounds[order] = np.cumsum(np.append(bound, end_bound)[::-1])[::-1]
+    return values, bounds
+
+
+def _within(
+    own: Answers, block: Block, cost: VirtualCost, span: Stretch, goal: FloatArray, tolerance: float
+) -> tuple[FloatArray, FloatArray]:
+    """∫ ε dz over stretches of finite v, each to its `goal` and the tolerance if that can be had.
+
+    Those that are exact enough are left alone; the others share a mesh.
+    """
+    edges = np.linspace(0, 1, FIRST_CELLS + 1)
+    cells = Cells.over(own, block, cost, span, edges[:-1], np.diff(edges))
+    value, bound = cells.value.sum(axis=1), cells.bound.sum(axis=1)
+    open_ = bound > goal + tolerance * value
+    if open_.all():
+        return _on_one_mesh(own, block, cost, span, cells, goal, tolerance)
+    if open_.any():
+        rest = replace(block, ranks=block.ranks[open_])
+        value[open_], bound[open_] = _within(own, rest, cost, span.some(open_), goal[open_], tolerance)
+    return value, bound
+
+
+def _on_one_mesh(
+    own: Answers, block: Block, cost: VirtualCost, span: Stretch, cells: Cells, goal: FloatArray, tolerance: float
+) -> tuple[FloatArray, FloatArray]:
+    """Cut the cells until all stretches are exact enough, or the mesh is as fine as it may get."""
+    while True:
+        value, bound = cells.value.sum(axis=1), cells.bound.sum(axis=1)
+        allowed = goal + tolerance * value
+        wanting = bound > allowed
+        if not wanting.any() or (cells.count >= MOST_CELLS and len(block.ranks) == 1):
+            return value, bound
+        if cells.count >= MOST_CELLS:
+            # Every stretch needs cells at places of its own: two meshes are then smaller than one.
+            middle = len(block.ranks) // 2
+            parts = [
+                _within(own, replace(block, ranks=block.ranks[some]), cost, span.some(some), goal[some], tolerance)
+                for some in (slice(None, middle), slice(middle, None))
+            ]
+            return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+        share = allowed[wanting, None] / (2 * cells.count)
+        cells = cells.halved(own, block, cost, span, (cells.bound[wanting] > share).any(axis=0))
 
 
 def _integrate(

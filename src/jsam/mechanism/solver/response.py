@@ -7,16 +7,32 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from jsam.mechanism._arrays import FloatArray, IntArray
-from jsam.mechanism.solver.allocation import CHUNK, SLACK, Allocation, Rule, allocate, budgets, minimise, probs_at
+from jsam.mechanism._arrays import Columns, FloatArray, IntArray
+from jsam.mechanism.solver.allocation import (
+    CHUNK,
+    FIRST_TRIES,
+    SLACK,
+    Allocation,
+    Rule,
+    allocate,
+    budgets,
+    minimise,
+    probs_at,
+)
 from jsam.mechanism.solver.closed_form import evaluate
+from jsam.mechanism.solver.differences import rises
 from jsam.mechanism.solver.profiles import two_thirds
 from jsam.mechanism.solver.rows import MovedRows, SortedRows
+from jsam.mechanism.weights import Weights
+
+# So many pairs of a client and a profile are evaluated without a look at which profiles can win; for fewer clients than
+# that it is not worth looking.
+TOGETHER, WORTH_CUTTING = 1 << 14, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +44,7 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curves:
+class Curves(Columns):
     """G and its slope ε = dG/dv (envelope theorem). Between equal phases (profile, block, caps) ε is smooth."""
 
     objective: FloatArray
@@ -86,6 +102,17 @@ class Answers(ABC):
     def narrowed(self, block: Any, low: FloatArray, high: FloatArray) -> Block:
         """Drop what no client of the block can want between low and high."""
 
+    def least_unrounded(self) -> float | None:
+        """A lower bound on the objective without rounding of public sizes; None where nothing was rounded."""
+        return None
+
+    def rises(self, ranks: IntArray, v: FloatArray, top: float) -> tuple[FloatArray, FloatArray] | None:
+        """How much the objective rises as each client goes from v to `top`, to all digits, with a bound on its error.
+
+        None where there is no such way.
+        """
+        return None
+
     def blocks(
         self,
         ranks: IntArray,
@@ -132,31 +159,74 @@ class OwnReport(Answers):
         return allocate(self.rule, self.base)
 
     def curve(self, block: Block, ranks: IntArray, v: FloatArray) -> Curves:
-        step = max(1, CHUNK // max(len(block.which), 1))
-        return curves(self.rule, self.base, block.which, np.zeros_like(ranks), ranks, v, step)
+        parts: list[tuple[IntArray, Curves]] = []
 
-    def _values(self, which: IntArray, ranks: IntArray, v: FloatArray) -> FloatArray:
+        def fill(at: IntArray, which: IntArray) -> None:
+            """Pairs in rising order of v: the nearer they are to each other, the fewer profiles can win."""
+            if len(at) >= WORTH_CUTTING and len(at) * len(which) > TOGETHER:
+                enough = TOGETHER // len(at)
+                which = self._winners(which, ranks[at].max(), v[at[0]], ranks[at].min(), v[at[-1]], enough)
+                if len(at) * len(which) > TOGETHER:
+                    fill(at[: len(at) // 2], which)
+                    fill(at[len(at) // 2 :], which)
+                    return
+            step = max(1, CHUNK // max(len(which), 1))
+            rows = np.zeros(len(at), dtype=np.int64)
+            parts.append((at, curves(self.rule, self.base, which, rows, ranks[at], v[at], step)))
+
+        fill(np.argsort(v, kind="stable"), block.which)
+        places = np.empty(len(v), dtype=np.int64)
+        places[np.concatenate([at for at, _ in parts])] = np.arange(len(v))
+        whole = parts[0][1]
+        for _, more in parts[1:]:
+            whole = whole.joined(more)
+        return whole.some(places)
+
+    def _winners(
+        self, which: IntArray, dearest: int, low: float, cheapest: int, high: float, enough: int = 0
+    ) -> IntArray:
+        """Which profiles can be the best for clients between two ranks whose v is between two numbers.
+
+        Where `enough` or fewer are left they are not looked at more closely.
+
+        A row's sorted costs rise with the moved client's v and fall with the cost of the client that was taken out. So
+        the extremes bound every profile, and one whose best is worse than another's worst cannot win.
+        """
+        at_best = np.array([dearest]), np.array([low])
+        at_worst = np.array([cheapest]), np.array([high])
+        if self.rule.weights.max_epsilon is not None and len(which) > FIRST_TRIES:
+            # Lifting the cap on ε can only help, and is quicker: what loses to a few without it is out.
+            free = replace(self.rule.weights, max_epsilon=None)
+            few = np.argpartition(self._values(which, *at_worst, free)[0], FIRST_TRIES)[:FIRST_TRIES]
+            most = self._values(which[few], *at_worst)[0].min()
+            which = which[self._values(which, *at_best, free)[0] <= most * SLACK]
+            if len(which) <= enough:
+                return which
+        least = self._values(which, *at_best)[0]
+        most = self._values(which, *at_worst)[0].min()
+        return np.asarray(which[least <= most * SLACK])
+
+    def rises(self, ranks: IntArray, v: FloatArray, top: float) -> tuple[FloatArray, FloatArray] | None:
+        as_reported = bool(np.all(np.diff(ranks) > 0)) and np.array_equal(v, self.base.v[0][ranks])
+        if self.rule.weights.max_epsilon is not None or not as_reported:
+            return None
+        return rises(self.rule, self.base, ranks, top)
+
+    def _values(self, which: IntArray, ranks: IntArray, v: FloatArray, weights: Weights | None = None) -> FloatArray:
         """The objective of each profile with the clients of `ranks` moved to v, a row for each."""
         moved = MovedRows(self.base, np.zeros_like(ranks), ranks, v)
-        return evaluate(self.rule.profiles, which, moved, self.rule.weights).objective
+        return evaluate(self.rule.profiles, which, moved, weights or self.rule.weights).objective
 
     def everything(self, ranks: IntArray) -> Block:
         return Block(ranks=ranks, which=np.arange(len(self.rule.profiles)))
 
     def split(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int) -> Iterator[Block]:
-        """What can win, by bounds on whole blocks.
-
-        A row's sorted costs rise with the moved client's v and fall with the cost of the client that was taken out.
-        So the block's extremes bound every profile on all of it, and a profile whose best is worse than another's
-        worst cannot win.
-        """
+        """What can win, by bounds on whole blocks."""
         yield from self._split(ranks, low, high, leaf, np.arange(len(self.rule.profiles)))
 
     def _split(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int, which: IntArray) -> Iterator[Block]:
         if len(which) > 1:
-            least = self._values(which, ranks[-1:], low.min(keepdims=True))[0]
-            most = self._values(which, ranks[:1], high.max(keepdims=True))[0].min()
-            which = which[least <= most * SLACK]
+            which = self._winners(which, ranks[-1], low.min(), ranks[0], high.max())
         if len(ranks) <= leaf:
             yield Block(ranks=ranks, which=which)
             return

@@ -16,20 +16,21 @@ import numpy as np
 
 from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
 from jsam.mechanism.solver.allocation import Allocation
-from jsam.mechanism.solver.counted import (
-    CappedEvenStage,
-    ReceiverStage,
-    Sizes,
-    Stage,
-    best_selection,
-    even_stages,
-    even_tangents,
-    receiver_stages,
-)
-from jsam.mechanism.solver.knapsack import selection, without_each
+from jsam.mechanism.solver.core import Core, core_of
+from jsam.mechanism.solver.counted import CappedEvenStage, ReceiverStage, Sizes, Stage, even_range, receiver_range
+from jsam.mechanism.solver.knapsack import without_each
 from jsam.mechanism.solver.response import Answers, Block, Curves
+from jsam.mechanism.solver.stages import (
+    Candidates,
+    best_selection,
+    even_candidates,
+    least_of_all,
+    receiver_candidates,
+    that_matter,
+)
 
 CHUNK_OF_FEW = 1 << 14  # reports × ways: beyond it fewer reports together are quicker
+ROUNDS = 5  # of cutting pieces of data, for the bound on what rounding loses
 SLACK = 1 + 1e-12
 
 
@@ -92,19 +93,20 @@ class UnequalReport(Answers):
     allowed: BoolArray  # which numbers of units may be kept
 
     @cached_property
-    def candidates(self) -> tuple[Sequence[Stage], FloatArray]:
-        """Stages in which the best selection may lie, with lower bounds on what each can give."""
-        if not self.receivers:
-            return even_tangents(self.sizes, self.v)
-        stages = receiver_stages(self.sizes, self.v)
-        return stages, np.zeros(len(stages))
+    def candidates(self) -> Candidates:
+        """Stages in which the best selection may lie."""
+        every = receiver_candidates if self.receivers else even_candidates
+        return every(self.sizes, self.v, self.allowed)
 
     @cached_property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> Sequence[Stage]:
         """All stages that can matter when a client raises its report."""
-        if not self.receivers:
-            return even_stages(self.sizes, self.v, self.allowed)
-        return receiver_stages(self.sizes, self.v)
+        return that_matter(self.candidates, self.v, self.allowed).stages
+
+    @cached_property
+    def cores(self) -> list[Core]:
+        """Of each stage, whose selection is uncertain."""
+        return [core_of(stage, self.v, self.allowed) for stage in self.stages]
 
     @property
     def order(self) -> IntArray:
@@ -112,89 +114,80 @@ class UnequalReport(Answers):
 
     def allocate(self) -> Allocation:
         """The best selection, with its selection probabilities and budgets."""
-        stages, bounds = self.candidates
-        best = best_selection(stages, bounds, self.v, self.allowed)
+        best = best_selection(self.candidates, self.v, self.allowed)
         stage, kept_units = best.stage, best.units
-        weights = stage.weight(self.v, self.sizes.noise)
-        if stage.skipped >= 0:
-            weights[stage.skipped] = np.inf
-        kept = selection(self.sizes.units, weights, kept_units)
+        kept = best.core.members(kept_units)
         p, eps = np.zeros(len(self.sizes)), np.zeros(len(self.sizes))
-        at, total = np.array([kept_units]), np.array([weights[kept].sum()])
+        at, total = np.array([kept_units]), np.array([best.core.weights[kept].sum()])
         _, slope = stage.value(at, total)
-        p[kept] = self.sizes.units[kept] / (kept_units if stage.skipped < 0 else self.sizes.total)
+        M = self.sizes.samples
+        p[kept] = M[kept] / (M[kept].sum() if stage.skipped < 0 else M.sum())
         eps[kept] = slope[0] * stage.slope(self.v[kept], self.sizes.noise[kept])
         if isinstance(stage, ReceiverStage):
             r = stage.skipped
-            p[r], eps[r] = stage.probability(at)[0], stage.received(at, total, self.v[[r]])[1][0]
+            p[r], eps[r] = (M.sum() - M[kept].sum()) / M.sum(), stage.received(at, total, self.v[[r]])[1][0]
         return Allocation(selection_probs=p, epsilons=eps, objective=best.objective, runner_up=None)
 
-    def _reachable(self, stage: Stage, table: FloatArray) -> IntArray:
-        """Numbers of units in a table that may be kept; where F falls with U, only those that no larger one beats."""
-        good = np.isfinite(table) & self.allowed_in(stage)
-        units = np.flatnonzero(good)
+    def least_unrounded(self) -> float | None:
+        """What the objective is at least for the sizes as they are; None where they were not rounded.
+
+        By lots it is None too, as the contract counts the noise in another way.
+        """
+        if not self.sizes.rounded or self.sizes.lot is not None:
+            return None
+        exact = self.sizes.exact
+        every, allowed = (receiver_candidates, receiver_range) if self.receivers else (even_candidates, even_range)
+        return least_of_all(every(exact, self.v, allowed(exact), ROUNDS))
+
+    def _useful(self, stage: Stage, units: IntArray, weights: FloatArray) -> tuple[IntArray, FloatArray]:
+        """Numbers of units that may be kept; where F falls with U, only those that no larger one beats."""
+        good = self.allowed[units]
+        units, weights = units[good], weights[good]
         if not stage.falls_with_units or len(units) == 0:
-            return units
-        later = np.minimum.accumulate(table[units][::-1])[::-1]
-        return units[table[units] < np.append(later[1:], np.inf)]
+            return units, weights
+        later = np.minimum.accumulate(weights[::-1])[::-1]
+        better = weights < np.append(later[1:], np.inf)
+        return units[better], weights[better]
 
-    def allowed_in(self, stage: Stage) -> BoolArray:
-        """`allowed` speaks of all that is kept; a table of a stage leaves its receiver out."""
-        if stage.skipped < 0:
-            return self.allowed
-        others = self.sizes.total - int(self.sizes.units[stage.skipped])
-        return self.allowed & (np.arange(len(self.allowed)) <= others)
-
-    def _client(self, client: int, tables: Sequence[FloatArray]) -> OneClient:
-        """What the tables of all others say of one client; the last table has nobody skipped if clients may receive."""
-        size, own = int(self.sizes.units[client]), float(self.v[client])
-        stages = [*self.stages, *([ReceiverStage(sizes=self.sizes, skipped=client, v=own)] if self.receivers else [])]
+    def _client(
+        self, client: int, others: Sequence[tuple[IntArray, FloatArray]], table: FloatArray | None
+    ) -> OneClient:
+        """What the selections of all others say of one client; the table is there if it may receive itself."""
+        size, own, noise = int(self.sizes.units[client]), float(self.v[client]), float(self.sizes.noise[client])
+        most = self.sizes.total + 1
         dropped, ways = np.inf, []
-        for number, (stage, table) in enumerate(zip(stages, tables, strict=True)):
-            receives = number == len(self.stages)
-            if stage.skipped == client and not receives:
+        for number, (stage, (units, weights)) in enumerate(zip(self.stages, others, strict=True)):
+            if stage.skipped == client:
                 continue
-            beside = table
-            if not receives:
-                without = self._reachable(stage, table)
-                if len(without):
-                    dropped = min(dropped, float(stage.value(without, table[without])[0].min()))
-                beside = np.full(len(table), np.inf)
-                beside[size:] = table[: len(table) - size]
-            units = self._reachable(stage, beside)
-            numbers = units + number * len(table)
-            counted = float(self.sizes.noise[client])
-            ways.append(
-                Way(
-                    stage=stage,
-                    units=units,
-                    others=beside[units],
-                    numbers=numbers,
-                    noise=counted,
-                    receives=receives,
-                )
-            )
-        ranks = np.array([client])
-        useful = [way.some(way.at(np.array([own]))[0][0] <= dropped * SLACK) for way in ways]
+            without, beside = self._useful(stage, units, weights), self._useful(stage, units + size, weights)
+            if len(without[0]):
+                dropped = min(dropped, float(stage.value(*without)[0].min()))
+            if size == 0:
+                continue  # who holds less than a unit is never kept
+            numbers = beside[0] + number * most
+            ways.append(Way(stage=stage, units=beside[0], others=beside[1], numbers=numbers, noise=noise))
+        if table is not None:
+            stage = ReceiverStage(sizes=self.sizes, skipped=client, v=own)
+            reachable = np.flatnonzero(np.isfinite(table))
+            units, weights = self._useful(stage, reachable, table[reachable])
+            numbers = units + len(self.stages) * most
+            ways.append(Way(stage=stage, units=units, others=weights, numbers=numbers, noise=noise, receives=True))
+        useful = [way.some(way.at(np.array([own]))[0][0] <= dropped * SLACK) for way in ways if len(way.units)]
         ranks, merged = np.array([client]), _merged([way for way in useful if len(way.units)])
         return OneClient(ranks=ranks, which=ranks, ways=merged, dropped=dropped)
-
-    def _sets(self) -> tuple[list[FloatArray], list[int]]:
-        """Weights and skipped clients of each table."""
-        weights = [stage.weight(self.v, self.sizes.noise) for stage in self.stages]
-        skipped = [stage.skipped for stage in self.stages]
-        if self.receivers:
-            weights.append(self.stages[0].weight(self.v, self.sizes.noise))
-            skipped.append(-1)
-        return weights, skipped
 
     def everything(self, ranks: IntArray) -> OneClient:
         """What can happen to one client, whose position `ranks` repeats."""
         return next(self._clients(ranks[:1]))
 
     def _clients(self, clients: IntArray) -> Iterator[OneClient]:
-        for client, tables in without_each(self.sizes.units, *self._sets(), clients):
-            yield self._client(client, tables)
+        receiving = np.intersect1d([stage.skipped for stage in self.stages], clients)
+        weights = self.stages[0].weight(self.v, self.sizes.noise)
+        tables = without_each(self.sizes.units, [weights], [-1], receiving) if len(receiving) else iter(())
+        for several in zip(*(core.alternatives(clients) for core in self.cores), strict=True):
+            client = several[0][0]
+            table = next(tables)[1][0] if client in receiving else None
+            yield self._client(client, [(units, weights) for _, units, weights in several], table)
 
     def split(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int) -> Iterator[OneClient]:
         """One block for each client, or some for a client that `ranks` repeats, with the ways that can win."""

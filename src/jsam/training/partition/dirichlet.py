@@ -11,22 +11,22 @@ from jsam.training.partition.result import IndexArray
 _DRAWS = 200
 
 
-def split_dirichlet_equal(
-    targets: IndexArray, num_clients: int, alpha: float, rng: np.random.Generator
+def split_dirichlet_sized(
+    targets: IndexArray, sizes: NDArray[np.int64], alpha: float, rng: np.random.Generator
 ) -> tuple[IndexArray, ...]:
-    """Each client draws its own mix of classes and fills its equal share from it, while the classes last.
+    """Each client draws its own mix of classes and fills its given size from it, while the classes last.
 
     Clients late in the order find some classes used up and take what is left, so the order is random.
     """
-    size = len(targets) // num_clients
-    order = rng.permutation(len(targets))[: num_clients * size]
+    num_clients = len(sizes)
+    order = rng.permutation(len(targets))[: int(sizes.sum())]
     labels, counts = np.unique(targets[order], return_counts=True)
     by_label = order[np.argsort(targets[order], kind="stable")]
     position, left = np.cumsum(counts) - counts, counts.copy()
     mixes = rng.dirichlet(np.full(len(labels), alpha), size=num_clients)
     held: list[IndexArray] = [by_label[:0]] * num_clients
     for client in rng.permutation(num_clients):
-        taken = _draw_counts(mixes[client], left, size, rng)
+        taken = _draw_counts(mixes[client], left, int(sizes[client]), rng)
         held[client] = np.concatenate(
             [by_label[start : start + count] for start, count in zip(position, taken, strict=True)]
         )

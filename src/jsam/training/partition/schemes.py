@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jsam.errors import InputError
-from jsam.training.partition.dirichlet import split_dirichlet_equal, split_dirichlet_free
+from jsam.training.partition.dirichlet import split_dirichlet_free, split_dirichlet_sized
 from jsam.training.partition.result import IndexArray, Partition
+from jsam.training.partition.sizes import checked_sizes, split_by_size
 from jsam.training.partition.two_stage import split_two_stage
 
 Scheme = Literal["similarity", "dirichlet", "writer", "iid"]
@@ -33,6 +35,7 @@ def partition(
     alpha: float | None = None,
     min_size: int | None = None,
     writers: ArrayLike | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> Partition:
     """Deal samples out to clients. It looks at labels and seed only, never at what the clients report.
 
@@ -42,7 +45,9 @@ def partition(
     - "writer": a client is a person, `writers` says whose each sample is; all of them, or `num_clients` drawn.
     - "iid": equal sizes at random.
 
-    Equal sizes leave out at random what does not divide evenly; otherwise every sample is used exactly once.
+    With `sizes` each client gets so many samples, under every scheme but "writer", and "dirichlet" with `min_size`,
+    which have sizes of their own. Equal and given sizes leave out at random what is left over; otherwise every sample
+    is used exactly once.
     """
     labels = _checked_labels(targets)
     if scheme not in SCHEMES:
@@ -55,10 +60,16 @@ def partition(
     stray = next((other for other, present in given.items() if present and other != scheme), None)
     if stray is not None:
         raise InputError(f"scheme is {scheme!r} but an option of scheme {stray!r} is given; must be left out")
+    if sizes is not None and (scheme == "writer" or min_size is not None):
+        what = "scheme 'writer'" if scheme == "writer" else "min_size"
+        raise InputError(f"sizes is given, and {what} has sizes of its own; leave one of them out")
     if seed < 0:
         raise InputError(f"seed is {seed}, must be 0 or more")
     rng = np.random.default_rng([_PURPOSE, seed])
     description: str = scheme
+    given_sizes = None if sizes is None else checked_sizes(sizes, num_clients, len(labels))
+    if given_sizes is not None:
+        num_clients = len(given_sizes)
     if scheme == "writer":
         indices = _by_writer(len(labels), num_clients, writers, rng)
     elif scheme == "dirichlet":
@@ -66,7 +77,8 @@ def partition(
         alpha = float(_checked("alpha", alpha, math.ulp(0.0), sys.float_info.max, "a number above 0"))
         description = f"dirichlet, alpha {alpha:g}"
         if min_size is None:
-            indices = split_dirichlet_equal(labels, num_clients, alpha, rng)
+            equal = np.full(num_clients, len(labels) // num_clients)
+            indices = split_dirichlet_sized(labels, equal if given_sizes is None else given_sizes, alpha, rng)
         else:
             most = len(labels) // num_clients
             min_size = _checked("min_size", min_size, 1, most, f"1 to {most}, the size of equal shares")
@@ -77,7 +89,12 @@ def partition(
         if scheme == "similarity":
             percent = float(_checked("similarity", similarity, 0, 100, "a percentage from 0 to 100"))
             description = f"similarity {percent:g}%{', blocks' if blocks else ''}"
-        indices = split_two_stage(labels, num_clients, percent, blocks, rng).indices
+        if given_sizes is None:
+            indices = split_two_stage(labels, num_clients, percent, blocks, rng).indices
+        else:
+            indices = split_by_size(labels, given_sizes, percent, blocks, rng)
+    if given_sizes is not None:
+        description += ", given sizes"
     return Partition(
         indices=tuple(np.sort(held) for held in indices),
         num_samples=len(labels),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from jsam.mechanism.contract import Contract
+from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.families.jsam import JSAM
 from jsam.mechanism.market import Market
 from jsam.mechanism.pricing.virtual_cost import VirtualCost
@@ -30,6 +31,10 @@ class VCG(JSAM):
 
     def price(self, cost: VirtualCost) -> VirtualCost:
         return VirtualCost(prior=cost.prior, bottom=cost.bottom, top=cost.top, affine=(0.0, 1.0))
+
+    def check_unequal_data(self) -> None:
+        """Refuse them: other than JSAM, whose range this is, nothing here counts sizes."""
+        RangeMechanism.check_unequal_data(self)
 
     def plan(self, market: Market, *, payments: bool = True, progress: Progress | None = None) -> Contract:
         self.refuse_sizes(market)
