@@ -239,6 +239,10 @@ def test_lots_count_prices_and_data_by_records(run: Run, clients: WriteClients) 
     refused = run("plan", alike, *UNIFORM, "--mechanism", "jsam-even", "--lot", "600")
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     assert "no column 'samples'" in refused.err
+    train = ("--dataset", "digits", "--clients", "4", "--output", "nowhere", "--lot", "600")
+    refused = run("simulate", *train, *UNIFORM, "--mechanism", "jsam-even")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "give --noise-weight and --bias-weight" in refused.err
 
 
 def test_the_command_line_plans_by_halves_and_refuses_what_has_no_reports(run: Run) -> None:

@@ -12,15 +12,19 @@ import jsam
 from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.bound import loss_bound
+from jsam.mechanism.fairness import cap_prices
 from jsam.mechanism.families import EvenJSAM
 from jsam.mechanism.lots import ScaledPrior, priors_by_lots, scaled
 from jsam.mechanism.rules import Rules
+from jsam.mechanism.solver.counted import Sizes, even_range
+from jsam.mechanism.weights import Weights
 from tests.oracles import best_even
 
 UNIFORM = scipy.stats.uniform(0, 1)
 PRIORS = [UNIFORM, scipy.stats.beta(2, 5), scipy.stats.lognorm(0.6, scale=0.3)]
 LOT = 60
 EXACT = 1e-9
+TANGENTS = 3e-4  # by which the tangents of a capped loss may miss its root
 
 
 def market(prices: FloatArray, samples: list[int], prior: object = UNIFORM) -> jsam.Market:
@@ -43,13 +47,20 @@ def weights(rng: np.random.Generator) -> dict[str, float]:
     }
 
 
-def test_a_client_counts_as_the_clients_of_one_lot_that_it_would_make_and_all_subsets_are_no_better() -> None:
+@pytest.mark.parametrize(("capped", "exact"), [(False, EXACT), (True, TANGENTS)])
+def test_a_client_counts_as_the_clients_of_one_lot_that_it_would_make_and_all_subsets_are_no_better(
+    capped: bool, exact: float
+) -> None:
     """The slow twin knows no sizes: it draws single lots, and keeps all of a client's or none."""
     rng = np.random.default_rng(1)
+    at_cap = 0
     for _ in range(12):
         some, chosen = random_market(rng, 4), weights(rng)
+        if capped:
+            chosen["max_epsilon"] = float(np.exp(rng.uniform(-1, 2)))
         contract = jsam.plan(some, EvenJSAM(**chosen, lot=LOT), payments=False)
         assert some.samples is not None
+        at_cap += int((contract.epsilons == chosen.get("max_epsilon")).sum())
         lots = np.array(some.samples) // LOT
         owner = np.repeat(np.arange(4), lots)
         v = np.repeat(some.virtual_costs / lots, lots)
@@ -64,7 +75,8 @@ def test_a_client_counts_as_the_clients_of_one_lot_that_it_would_make_and_all_su
             return all(np.ptp(p[owner == k]) == 0 for k in range(4))
 
         shares = np.full(len(v), 1 / len(v))
-        assert value == pytest.approx(best_even(v, shares, mine, together), rel=EXACT)
+        assert value == pytest.approx(best_even(v, shares, mine, together), rel=exact)
+    assert (at_cap > 0) == capped
 
 
 def test_equal_clients_of_one_lot_are_planned_as_without_lots() -> None:
@@ -185,6 +197,60 @@ def test_rules_with_a_lot_need_sizes_and_a_mechanism_that_counts_by_them() -> No
         jsam.plan(jsam.Market(sensitivities=np.array([0.1, 0.2]), prior=UNIFORM), rules.mechanism_at(1.0))
     with pytest.raises(InputError, match="lot is 0"):
         EvenJSAM(loss_weight=1.0, lot=0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "may"),
+    [({"min_clients": 4}, False), ({"min_clients": 3}, True), ({"max_selection_prob": 0.32}, False)],
+)
+def test_ids_smaller_than_a_unit_do_not_count_towards_floors_and_caps(asked: dict[str, float], may: bool) -> None:
+    """All units together are then not all clients."""
+    bounds = Weights(loss_weight=1.0, **asked)
+    sizes = Sizes(samples=np.array([10, 40, 40, 40]), unit=20, weights=bounds, lot=20.0)
+    assert even_range(sizes)[sizes.total] == may
+
+
+def test_where_sizes_are_rounded_no_bound_is_claimed() -> None:
+    rng = np.random.default_rng(8)
+    samples = (LOT * rng.uniform(0.5, 1.5, 30) * 1e6).astype(int).tolist()
+    lots = np.array(samples) / (LOT * 1e6)
+    priors = priors_by_lots(UNIFORM, samples, LOT * 1e6)
+    some = jsam.Market(sensitivities=rng.random(30) * lots, prior=priors, samples=samples)
+    mechanism = EvenJSAM(loss_weight=20.0, lot=LOT * 1e6)
+    assert Sizes.of(samples, mechanism.weights, mechanism.lot).rounded
+    assert jsam.plan(some, mechanism, payments=False).rounding_bound is None
+
+
+def test_caps_have_no_price_as_the_objective_of_the_contract_is_not_minimised() -> None:
+    some = random_market(np.random.default_rng(9), 5)
+    mechanism = EvenJSAM(loss_weight=20.0, lot=LOT, min_clients=4)
+    with pytest.raises(InputError, match="caps have no price"):
+        list(cap_prices(mechanism, some, jsam.plan(some, mechanism, payments=False)))
+
+
+def test_a_market_of_the_rules_has_priors_by_lots() -> None:
+    rules = Rules(mechanism="jsam-even", prior="uniform:0,1", loss_weight=5.0, lot=LOT)
+    assert [prior.support()[1] for prior in rules.market([0.5, 1.5], samples=[LOT, 2 * LOT]).prior] == [1.0, 2.0]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("samples", [[LOT] * 8, [LOT, 2 * LOT] * 4])
+def test_a_probability_goes_by_whole_contracts(samples: list[int]) -> None:
+    """Though all be of one size: a contract by rank would count the noise in another way."""
+    priors, budget = priors_by_lots(UNIFORM, samples, LOT), 2.0
+    rules = Rules(mechanism="jsam-even", prior="uniform:0,1", budget=budget, budget_probability=0.8, lot=LOT)
+    mechanism = rules.mechanism_at(1.0)
+    plan = rules.budget_plan(8, mechanism=mechanism, prior=priors, samples=samples)
+    assert plan is not None
+    assert 0.8 <= plan.probability_bound <= plan.probability_seen
+    rng, within, lots = np.random.default_rng(10), 0, np.array(samples) / LOT
+    for _ in range(100):
+        drawn = jsam.Market(sensitivities=rng.random(8) * lots, prior=priors, samples=samples)
+        total = jsam.plan(drawn, mechanism.with_loss_weight(plan.loss_weight)).total_payment
+        assert total is not None
+        within += total <= budget
+    assert 70 <= within <= 95
+    with pytest.raises(InputError, match="under a cap on ε"):
+        rules.budget_plan(8, mechanism=replace(mechanism, max_epsilon=1.0), prior=priors, samples=samples)
 
 
 def test_a_budget_is_found_by_lots_too() -> None:

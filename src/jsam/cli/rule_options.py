@@ -90,6 +90,8 @@ class RuleOptions:
         noise_waits = settings["noise_weight"] == AUTO
         if noise_waits:
             del settings["noise_weight"]
+        if settings.get("lot") is not None and (noise_waits or automatic):
+            raise InputError("--lot counts noise and bias by lots: give --noise-weight and --bias-weight as numbers")
         usual_cap = bool(cap) and "max_epsilon" not in self.given
         rules = self._checked(settings)
         return OpenRules(rules=rules, noise_weight=noise_waits, heterogeneity=automatic, usual_cap=usual_cap)
