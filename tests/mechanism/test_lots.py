@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,8 @@ import jsam
 from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.bound import loss_bound
+from jsam.mechanism.budget.budget_cache import BudgetCache
+from jsam.mechanism.budget.loss_weight import BudgetPlan, loss_weight_for_budget
 from jsam.mechanism.fairness import cap_prices
 from jsam.mechanism.families import EvenJSAM
 from jsam.mechanism.lots import ScaledPrior, priors_by_lots, scaled
@@ -160,6 +163,31 @@ def test_the_audit_finds_nothing_to_object_to() -> None:
     assert next(check for check in report.checks if check.name == "objective").status == "not claimed"
 
 
+@pytest.mark.parametrize("cap", [None, 0.5])
+def test_a_lot_ten_times_as_large_is_a_tenth_of_the_noise_and_of_the_squared_bias(cap: float | None) -> None:
+    """Though clients then hold a small part of a lot, so that the cap on ε binds at smaller tangents."""
+    rng = np.random.default_rng(11)
+    samples = rng.integers(1, 3, 6).tolist()
+    reports = rng.random(6) * np.array(samples) / LOT
+    at_cap = []
+    for loss_weight in (0.01, 0.03, 0.1, 0.3):
+        contracts = []
+        for factor in (1, 10):
+            priors = priors_by_lots(scaled(UNIFORM, 1 / factor), samples, LOT // factor)
+            mechanism = EvenJSAM(
+                loss_weight=loss_weight,
+                noise_weight=0.01 * factor,
+                bias_weight=math.sqrt(0.01 * factor),
+                lot=LOT // factor,
+                max_epsilon=cap,
+            )
+            contracts.append(jsam.plan(jsam.Market(sensitivities=reports, prior=priors, samples=samples), mechanism))
+        assert contracts[0].epsilons == pytest.approx(contracts[1].epsilons, rel=1e-9)
+        assert contracts[0].payments == pytest.approx(contracts[1].payments, rel=1e-7)
+        at_cap.append(int((contracts[0].epsilons == cap).sum()))
+    assert (min(at_cap) < max(at_cap)) == (cap is not None)
+
+
 def test_ids_smaller_than_a_rounded_unit_are_never_kept() -> None:
     """Rounding up would turn one record into a whole unit, and a hundred ids into a hundred units."""
     rng = np.random.default_rng(7)
@@ -233,24 +261,35 @@ def test_a_market_of_the_rules_has_priors_by_lots() -> None:
     assert [prior.support()[1] for prior in rules.market([0.5, 1.5], samples=[LOT, 2 * LOT]).prior] == [1.0, 2.0]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("samples", [[LOT] * 8, [LOT, 2 * LOT] * 4])
-def test_a_probability_goes_by_whole_contracts(samples: list[int]) -> None:
+def test_a_probability_goes_by_whole_contracts() -> None:
     """Though all be of one size: a contract by rank would count the noise in another way."""
-    priors, budget = priors_by_lots(UNIFORM, samples, LOT), 2.0
-    rules = Rules(mechanism="jsam-even", prior="uniform:0,1", budget=budget, budget_probability=0.8, lot=LOT)
-    mechanism = rules.mechanism_at(1.0)
-    plan = rules.budget_plan(8, mechanism=mechanism, prior=priors, samples=samples)
-    assert plan is not None
-    assert 0.8 <= plan.probability_bound <= plan.probability_seen
-    rng, within, lots = np.random.default_rng(10), 0, np.array(samples) / LOT
-    for _ in range(100):
-        drawn = jsam.Market(sensitivities=rng.random(8) * lots, prior=priors, samples=samples)
+    samples, budget, mechanism = [2 * LOT] * 6, 2.0, EvenJSAM(loss_weight=1.0, lot=LOT)
+    priors = priors_by_lots(UNIFORM, samples, LOT)
+
+    def bought(mechanism: EvenJSAM) -> BudgetPlan:
+        return loss_weight_for_budget(
+            mechanism,
+            budget,
+            prior=priors,
+            num_clients=6,
+            probability=0.6,
+            samples=samples,
+            draws=100,
+            cache=BudgetCache(None),
+        )
+
+    plan = bought(mechanism)
+    assert 0.6 <= plan.probability_bound <= plan.probability_seen
+    rng, totals = np.random.default_rng(10), []
+    for _ in range(200):
+        drawn = jsam.Market(sensitivities=2 * rng.random(6), prior=priors, samples=samples)
         total = jsam.plan(drawn, mechanism.with_loss_weight(plan.loss_weight)).total_payment
         assert total is not None
-        within += total <= budget
-    assert 70 <= within <= 95
+        totals.append(total)
+    assert np.median(totals) == pytest.approx(plan.payment_quantiles[0.5], rel=0.1)
+    assert np.mean(np.array(totals) <= budget) == pytest.approx(plan.probability_seen, abs=0.1)
     with pytest.raises(InputError, match="under a cap on ε"):
-        rules.budget_plan(8, mechanism=replace(mechanism, max_epsilon=1.0), prior=priors, samples=samples)
+        bought(replace(mechanism, max_epsilon=1.0))
 
 
 def test_a_budget_is_found_by_lots_too() -> None:
