@@ -30,6 +30,8 @@ from jsam.cli import main
         (["--mechanism", "best"], "unknown mechanism"),
         (["--delta", "2"], "--delta is 2"),
         (["--prior", "nonsense:1"], "nonsense"),
+        (["--prior", "halves"], "learned from the reports in a file of clients"),
+        (["--mechanism", "jsam-even", "--lot", "600"], "lot counts data by records"),
     ],
 )
 def test_bad_input_is_one_line_and_starts_nothing(

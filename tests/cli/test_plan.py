@@ -226,3 +226,32 @@ def test_what_it_costs_to_round_sizes_is_said(run: Run, clients: WriteClients) -
     assert 0 <= content["rounding_bound"] < 0.01 * content["objective"]
     assert "rounded" in run("plan", path, *options).out
     assert "rounding_bound" not in planned_json(run, EXAMPLE, *options)
+
+
+def test_lots_count_prices_and_data_by_records(run: Run, clients: WriteClients) -> None:
+    """A client of two lots may ask twice what the prior says of one, and is planned as two clients of one lot."""
+    lots = clients("id,sensitivity,samples\na,1.2,1200\nb,0.3,600\nc,0.9,600\nd,0.5,600\n")
+    arguments = (lots, *UNIFORM, "--mechanism", "jsam-even", "--lot", "600")
+    by_id = {client["id"]: client for client in planned_json(run, *arguments)["clients"]}
+    assert by_id["a"]["virtual_cost"] == pytest.approx(2.4)
+    assert by_id["a"]["data_share"] == pytest.approx(0.4)
+    alike = clients("id,sensitivity\na,0.2\nb,0.3\n")
+    refused = run("plan", alike, *UNIFORM, "--mechanism", "jsam-even", "--lot", "600")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "no column 'samples'" in refused.err
+    train = ("--dataset", "digits", "--clients", "4", "--output", "nowhere", "--lot", "600")
+    refused = run("simulate", *train, *UNIFORM, "--mechanism", "jsam-even")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "give --noise-weight and --bias-weight" in refused.err
+
+
+def test_the_command_line_plans_by_halves_and_refuses_what_has_no_reports(run: Run) -> None:
+    options = ("--prior", "halves", "--loss-weight", "5", "--mechanism", "jsam-even")
+    planned = run("plan", EXAMPLE, *options, "--format", "json")
+    assert (planned.code, planned.err) == (0, "")
+    content = json.loads(planned.out)
+    assert content["mechanism"] == "jsam-even by halves"
+    assert content["truthful"]
+    refused = run("simulate", "--dataset", "digits", "--clients", "10", "--output", "nowhere", *options)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "learned from the reports" in refused.err

@@ -134,3 +134,17 @@ def test_a_file_of_sizes_that_is_none_is_refused(run: Run, tmp_path: Path, conte
     assert result.code == 2
     assert said in result.err
     assert result.err.count("\n") == 1
+
+
+def test_reports_by_lots_are_drawn_from_the_prior_of_what_each_client_holds(run: Run, tmp_path: Path) -> None:
+    weights = ("--noise-weight", "1", "--bias-weight", "1", "--lot", "100")
+    result = run(
+        "simulate", *TRAINING, *EVEN, *weights, "--clients", "6", "--sizes", "zipf:1", "--output", tmp_path / "run"
+    )
+    assert (result.code, "treats all of them alike" in result.err) == (0, False)
+    sizes = np.array(stored(tmp_path / "run", "config")["data"]["samples"])
+    clients = stored(tmp_path / "run", "contract")["clients"]
+    prices = np.array([client["sensitivity"] for client in clients]) / (sizes / 100)
+    assert 0 < prices.min() < prices.max() < 1
+    # The prior of each is that of a lot times its lots, so v = 2c under U(0, 1) whatever it holds.
+    assert [client["virtual_cost"] for client in clients] == pytest.approx(2 * prices * sizes / 100)

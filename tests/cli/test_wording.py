@@ -115,7 +115,7 @@ def test_bad_values_in_one_line(
         (("data", "foo"), "No such command 'foo'; see jsam data --help"),
         (("calibrate", "--epsilon", "x"), "'x' is not a valid float; see jsam calibrate --help"),
         ((*PLAN, "--seed", "1.5"), "'1.5' is not a valid integer; see jsam plan --help"),
-        ((*PLAN, "--colour", "red"), "; see jsam plan --help"),
+        ((*PLAN, "--wxyz", "red"), "; see jsam plan --help"),
         (("data", "lst"), "No such command 'lst'. Did you mean 'list'? See jsam data --help"),
         (("data", "partition", "--outptu", "x"), "Did you mean '--output'? See jsam data partition --help"),
         (("reproduce", "run", "--help"), "in a checkout, run python -m reproduction --help"),

@@ -1,4 +1,4 @@
-"""What one owner gains by reporting under several ids: the figures of docs/sharp-edges.md, as lower bounds.
+"""What one owner gains by reporting under several ids: the figures of docs/manipulation.md, as lower bounds.
 
 Nothing in the mechanism stops it. The test is here so that the documents do not say less than is true.
 """

@@ -45,6 +45,8 @@ class CampaignRules:
     def __post_init__(self) -> None:
         if not self.campaign or len(self.campaign) > 100 or not self.campaign.isprintable():
             raise InputError(f"campaign is {self.campaign!r}; it must be a name of 1 to 100 printable characters")
+        if self.rules.lot is not None:
+            raise InputError("lot counts data by records, and campaigns do not plan by them; leave lot out")
         mechanism = refuse_imports(self.rules).mechanism_at(self.rules.loss_weight or 1.0)
         if self.sizes not in (EQUAL, REPORTED):
             raise InputError(f"sizes is {self.sizes!r}; it must be one of: {EQUAL}, {REPORTED}")

@@ -7,7 +7,7 @@ import difflib
 import io
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from jsam.errors import InputError, NotSupportedError, ReportError
+from jsam.mechanism.halves import HALVES, learned_priors
+from jsam.mechanism.lots import priors_by_lots
 from jsam.mechanism.market import Market
 from jsam.mechanism.priors import Prior, parse_prior
 
@@ -80,12 +82,27 @@ class ClientTable:
             values.append(value)
         return values
 
-    def market(self, prior: str | None) -> Market:
-        """The market of these clients, the prior from the command line where a client has none of its own."""
+    def market(self, prior: str | None, *, lot: int | None = None, seed: int = 0) -> Market:
+        """The market of these clients, the prior from the command line where a client has none of its own.
+
+        With a `lot` priors are those of the price of so many records. The prior `halves` is learned from the reports,
+        for each of two halves that `seed` draws from those of the other.
+        """
         sensitivities = self.numbers("sensitivity", "a positive, finite number", lambda x: x > 0)
         losses = self.numbers("loss", "a finite number", lambda x: True)
         samples = self.numbers("samples", "a whole number of 1 or more", lambda x: x >= 1 and x == int(x))
-        priors = self._priors(prior)
+        if lot is not None and samples is None:
+            raise InputError(f"{self.source} has no column 'samples', by which --lot counts data")
+        lots = np.ones(len(self)) if lot is None else np.array(samples) / lot
+        priors: Prior | Sequence[Prior]
+        if prior == HALVES:
+            if self.num_own_priors:
+                raise InputError(f"{self.source} has a column 'prior', and --prior {HALVES} learns everybody's")
+            priors = learned_priors(np.array(sensitivities) / lots, self.ids, seed)
+        else:
+            priors = self._priors(prior)
+        if lot is not None:
+            priors = priors_by_lots(priors, [int(x) for x in samples or ()], lot)
         with self.locating_errors():
             try:
                 return Market(

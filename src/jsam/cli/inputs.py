@@ -47,7 +47,7 @@ class Inputs:
         """The clients in a file."""
         table = read_clients(clients)
         with progress_bar("Looking at the prior", None):
-            market = table.market(rules.prior)
+            market = table.market(rules.prior, lot=rules.lot, seed=rules.seed)
         if table.note:
             say(table.note)
         return cls(table=table, market=market, rules=rules)
@@ -62,6 +62,8 @@ class Inputs:
 
         check_without_file(rules, num_clients, "simulated clients do not have (a CLIENTS.csv for --clients may)")
         reports = draw_sensitivities(rules.prior_of_all(), num_clients, rules.seed)
+        if rules.lot is not None and samples is not None:
+            reports = reports * np.array(samples) / rules.lot  # the prior is that of the price of a lot
         return cls(market=rules.market(reports, samples=samples), rules=rules)
 
     def under(self, mechanism: str) -> Inputs:

@@ -29,7 +29,8 @@ _HELP = {
     "of your own, package.module:Class.",
     "prior": "What is known about sensitivities before anybody reports: uniform:0,1  beta:2,5 "
     " lognorm:s=0.5,scale=0.3  truncnorm:a=-2,b=2,loc=0.5,scale=0.2 (any continuous scipy.stats distribution) "
-    " or empirical:PAST.csv.",
+    " or empirical:PAST.csv; or halves: two halves of the clients are planned apart, each with a prior learned from "
+    "the other one's reports.",
     "loss_weight": "How much a unit of the loss bound matters against a unit of money. Give this or --budget.",
     "budget": "What may be spent. It becomes a loss weight before any report is read.",
     "budget_probability": "Keep the payments within the budget with this probability, instead of the cost in "
@@ -43,6 +44,8 @@ _HELP = {
     "min_selection_prob": "Whoever is kept is selected with at least this probability.",
     "heterogeneity": "How much clients' data differ, ζ²: a number, alike:600/10, classes:2/10, dirichlet:0.5/10 or "
     "similarity:30; from-data, in simulations, looks at the labels. It takes the place of --bias-weight.",
+    "lot": "Count prices and data by lots of so many records, so that splitting one's records does not pay: the prior "
+    "is then that of the price of a lot (jsam-even, with a column samples).",
     "seed": "Seed of whatever is drawn at random.",
 }
 _WEIGHTS = (
@@ -53,6 +56,7 @@ _WEIGHTS = (
     "min_clients",
     "min_selection_prob",
     "heterogeneity",
+    "lot",
     "seed",
 )
 
@@ -86,6 +90,8 @@ class RuleOptions:
         noise_waits = settings["noise_weight"] == AUTO
         if noise_waits:
             del settings["noise_weight"]
+        if settings.get("lot") is not None and (noise_waits or automatic):
+            raise InputError("--lot counts noise and bias by lots: give --noise-weight and --bias-weight as numbers")
         usual_cap = bool(cap) and "max_epsilon" not in self.given
         rules = self._checked(settings)
         return OpenRules(rules=rules, noise_weight=noise_waits, heterogeneity=automatic, usual_cap=usual_cap)

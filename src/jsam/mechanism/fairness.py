@@ -109,6 +109,8 @@ def cap_prices(mechanism: RangeMechanism, market: Market, contract: Contract) ->
     """
     if mechanism.spends_budget:
         raise InputError(f"{mechanism.name} has no loss weight, so what a cap costs it has no price")
+    if getattr(mechanism, "minimises_another_loss", False):
+        raise InputError(f"{mechanism.name} does not minimise its contract's objective here: caps have no price")
     given = [name for name in CAPS if getattr(mechanism, name) is not None]
     for names in [[name] for name in given] + ([given] if len(given) > 1 else []):
         without: dict[str, Any] = dict.fromkeys(names)

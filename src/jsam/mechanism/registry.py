@@ -91,7 +91,10 @@ def mechanism_named(name: str, **options: Any) -> RangeMechanism:
             raise InputError(f"{name} needs {need.argument} (a column `{need.column}`): how often each is drawn")
     if label != name:
         options["num_types" if label.endswith("-K") else "num_selected"] = int(name.rpartition("-")[2])
-    return _labelled()[label](**options)
+    mechanism = _labelled()[label]
+    for option in options.keys() - {field.name for field in fields(mechanism)}:
+        raise InputError(f"{name} takes no {option}; leave it out, or take another mechanism")
+    return mechanism(**options)
 
 
 def import_mechanism(name: str) -> type[Any]:

@@ -24,7 +24,9 @@ from jsam.mechanism.budget.loss_weight import BudgetPlan, check_budget, loss_wei
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.families.base import RangeMechanism
 from jsam.mechanism.families.description import Need
+from jsam.mechanism.halves import HALVES, ByHalves
 from jsam.mechanism.heterogeneity import heterogeneity
+from jsam.mechanism.lots import priors_by_lots
 from jsam.mechanism.market import Market
 from jsam.mechanism.priors import Prior, file_of_prior, parse_prior
 from jsam.mechanism.registry import find_description, mechanism_named
@@ -36,9 +38,9 @@ AUTO = "auto"
 
 FractionDone = Callable[[float], None]
 WORDS = ("mechanism", "prior", "heterogeneity")
-WHOLE = ("seed", "min_clients")
+WHOLE = ("seed", "min_clients", "lot")
 # Left out of files where they are not given, so that rules of before keep their digest.
-LATER = ("min_clients", "min_selection_prob", "heterogeneity")
+LATER = ("min_clients", "min_selection_prob", "heterogeneity", "lot")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,8 @@ class Rules:
     any report is read; with `budget_probability` it bounds the payments in that share of markets, without it the
     expected cost. `prior` is written as on the command line; None leaves it to the market, where clients bring priors
     of their own. `heterogeneity` says how much clients differ (`jsam.mechanism.heterogeneity`); the weight of the
-    selection bias is then its root.
+    selection bias is then its root. With a `lot`, a number of records, the prior is that of the price of a lot, and
+    `jsam-even` counts data by lots (docs/manipulation.md).
 
     >>> rules = Rules(mechanism="fsbm-2", prior="uniform:0,1", loss_weight=3.0)
     >>> rules.contract(rules.market([0.2, 0.5, 0.9])).num_selected
@@ -70,6 +73,7 @@ class Rules:
     min_clients: int | None = None
     min_selection_prob: float | None = None
     heterogeneity: str | None = None
+    lot: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -126,12 +130,20 @@ class Rules:
         given: dict[str, Any] = {} if selection_probs is None else {"selection_probs": selection_probs}
         if self.spends_budget:
             given["budget"] = self.budget
-        return mechanism_named(self.mechanism, **vars(self.weights_at(loss_weight)), **given)
+        if self.lot is not None:
+            given["lot"] = self.lot
+        mechanism = mechanism_named(self.mechanism, **vars(self.weights_at(loss_weight)), **given)
+        return ByHalves.of(mechanism, self.seed) if self.prior == HALVES else mechanism
 
     def prior_of_all(self) -> Prior:
         """The prior that all clients share."""
         if self.prior is None:
             raise InputError("prior is not given; write one, as in uniform:0,1")
+        if self.prior == HALVES:
+            raise InputError(
+                f"prior {HALVES} is learned from the reports in a file of clients; write another one here, as in"
+                " uniform:0,1"
+            )
         return parse_prior(self.prior)
 
     def market(
@@ -141,9 +153,14 @@ class Rules:
         samples: Sequence[int] | None = None,
     ) -> Market:
         """The market of these reports under the shared prior; `samples` are how much data each client holds."""
+        prior: Prior | Sequence[Prior] = self.prior_of_all()
+        if self.lot is not None:
+            if samples is None:
+                raise InputError("lot counts data by records, and these clients state none; leave lot out")
+            prior = priors_by_lots(prior, samples, self.lot)
         reports = np.asarray(sensitivities, dtype=np.float64)
         names = None if ids is None else tuple(ids)
-        return Market(sensitivities=reports, prior=self.prior_of_all(), ids=names, samples=samples)
+        return Market(sensitivities=reports, prior=prior, ids=names, samples=samples)
 
     def budget_plan(
         self,
@@ -174,6 +191,10 @@ class Rules:
         self, mechanism: RangeMechanism, market: Market, progress: FractionDone | None = None
     ) -> tuple[RangeMechanism, BudgetPlan | None]:
         """A mechanism of these rules with its loss weight for this market; beside it what the budget buys, if any."""
+        if isinstance(mechanism, ByHalves) and self.budget is not None:
+            if self.budget_probability is not None:
+                raise InputError(f"a budget with a probability is not there for prior {HALVES}; give the budget alone")
+            return mechanism.within(self.budget, market), None
         bought = self.budget_plan(
             market.num_clients,
             mechanism=mechanism,

@@ -76,7 +76,7 @@ def plan_headline(
         lines.append(("budget", number(contract.budget), "never more than this falls due, whatever the reports"))
     else:
         lines.append(("objective", number(contract.objective), _runner_up(contract)))
-        lines.append(("loss weight", number(contract.loss_weight), _where_from(budget_plan)))
+        lines.append(("loss weight", number(contract.loss_weight), _where_from(contract, budget_plan)))
     if budget_plan is not None:
         lines.append(("may fall due", number(budget_plan.payment_quantiles[0.5]), _quantiles(budget_plan)))
     lines.append(("prior", "", f"{prior} · {_regularity(flats)}"))
@@ -129,7 +129,9 @@ def _quantiles(budget_plan: BudgetPlan) -> str:
     return f"in the median market; quantiles {', '.join(parts)}"
 
 
-def _where_from(budget_plan: BudgetPlan | None) -> str:
+def _where_from(contract: Contract, budget_plan: BudgetPlan | None) -> str:
+    if budget_plan is None and contract.budget is not None:
+        return f"of both halves together, from their shares of a budget of {number(contract.budget)}"
     if budget_plan is None:
         return "as given"
     sure = f"{budget_plan.confidence:.1%}"

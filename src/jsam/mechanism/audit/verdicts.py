@@ -147,13 +147,16 @@ def with_answers(feasible: Check, market: Market, probes: list[Probe]) -> Check:
     return feasible
 
 
-def check_objective(market: Market, contract: Contract, *, claimed: bool, seed: int) -> Check:
+def check_objective(
+    market: Market, contract: Contract, *, claimed: bool, seed: int, another_loss: bool = False
+) -> Check:
     """For a handful of clients: is there a better contract?
 
-    A contract whose bias is that of a sample claims to be the best among even shares, others the best of all.
+    A contract whose bias is that of a sample claims to be the best among even shares, others the best of all. A
+    mechanism that minimises `another_loss` claims neither.
     """
     N, v, even = contract.num_clients, contract.virtual_costs, contract.bias_rule == "sample"
-    if not (claimed or even):
+    if another_loss or not (claimed or even):
         message = f"{contract.mechanism} does not claim the least objective of all"
         return Check(name="objective", status="not claimed", message=message)
     if not np.isfinite(v).all() or not is_sound(contract):

@@ -71,7 +71,7 @@ def fingerprint(mechanism: RangeMechanism, template: Market, **inputs: Any) -> s
         "options": options,
         "priors": priors,
         "active": active.tolist() if len(active) < template.num_clients else None,
-        **({} if template.data_shares is None else {"samples": _plain(np.asarray(template.samples))}),
+        **({"samples": _plain(np.asarray(template.samples))} if mechanism.counts_sizes(template) else {}),
         **{name: _plain(given) for name, given in inputs.items()},
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:40]

@@ -111,7 +111,8 @@ class DrawnPayments:
 
         A selection by sizes has no profiles by rank, so that its markets are planned one by one too.
         """
-        return self._template.data_shares is None and bool(self._rule.profiles.num_selected.min() < self._v.shape[1])
+        by_rank = not self._mechanism.counts_sizes(self._template)
+        return by_rank and bool(self._rule.profiles.num_selected.min() < self._v.shape[1])
 
     def _certified(self, eta: float, rows: IntArray) -> Totals:
         """Compute the totals by planning each market, which is slow."""

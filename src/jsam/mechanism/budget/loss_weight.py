@@ -163,7 +163,7 @@ class _Problem:
         return fingerprint(self.mechanism, self.template, **inputs)
 
     def cost_sample(self, tables: Tables) -> CostSample | PaymentSample:
-        if self.template.data_shares is not None:
+        if self.mechanism.counts_sizes(self.template):
             return SizedCosts(self.mechanism, self.template, tables, self._random(0))
         if self.mechanism.efficient:
             return PaymentSample(self.payments(tables))
@@ -182,7 +182,7 @@ class _Problem:
     def solved(self, tell: FractionDone) -> BudgetPlan:
         tables = Tables(self.mechanism, self.template)
         sample = self.cost_sample(tables)
-        certified = self.probability is not None or self.template.data_shares is None
+        certified = self.probability is not None or not self.mechanism.counts_sizes(self.template)
         payments = self.payments(tables) if certified else self._sized_payments(tables)
         eta = largest_expected(sample, self.budget, lambda done: tell(done * 0.5))
         if self.probability is not None:
@@ -223,7 +223,7 @@ def _problem(
     if draws is not None and draws < 2:
         raise InputError(f"draws is {draws}; at least 2 are needed")
     template = _template(prior, num_clients, losses, samples)
-    if probability is not None and template.data_shares is not None and mechanism.max_epsilon is not None:
+    if probability is not None and mechanism.counts_sizes(template) and mechanism.max_epsilon is not None:
         raise UnequalDataError(
             "a budget with a probability is not there for clients with different numbers of samples under a cap on ε;"
             " give the budget alone, which then holds in expectation, or no max_epsilon"
@@ -233,7 +233,7 @@ def _problem(
     if draws is not None:
         costs, payments = draws, min(draws, payments)
     if probability is not None:
-        if template.data_shares is not None:
+        if mechanism.counts_sizes(template):
             payments = min(payments, SIZED_DRAWS)
         payments = max(payments, least_draws(probability, CONFIDENCE))
     return _Problem(

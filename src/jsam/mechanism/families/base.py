@@ -123,6 +123,10 @@ class RangeMechanism(Weights, ABC):
         """The weights and caps alone."""
         return Weights(**{field.name: getattr(self, field.name) for field in fields(Weights)})
 
+    def weights_for(self, market: Market) -> Weights:
+        """The weights and caps as a contract for this market states them."""
+        return self.weights
+
     @property
     def name(self) -> str:
         """By which commands and stored results know it."""
@@ -206,7 +210,7 @@ class RangeMechanism(Weights, ABC):
             payments=paid,
             data_shares=market.data_shares,
             bias_rule=self.bias_rule,
-            weights=self.weights,
+            weights=self.weights_for(market),
             ironed=market.ironed,
             runner_up=allocation.runner_up,
             payment_error_bound=error,
@@ -217,9 +221,13 @@ class RangeMechanism(Weights, ABC):
 
     def _answers(self, market: Market, active: IntArray, v: FloatArray, client: int | None = None) -> Answers:
         """What decides, for these virtual costs of the active clients; `client` is the one who is going to move."""
-        if market.data_shares is not None:
+        if self.counts_sizes(market):
             return self.answers_by_size(market, active, v, client)
         return OwnReport(rule=self.rule(len(active)), base=SortedRows.of(v, tie_order(market, active)))
+
+    def counts_sizes(self, market: Market) -> bool:
+        """Whether clients are told apart by how much data they hold."""
+        return market.data_shares is not None
 
     def answers_by_size(self, market: Market, active: IntArray, v: FloatArray, client: int | None) -> Answers:
         """The same for clients that hold different amounts of data."""
@@ -276,7 +284,7 @@ class RangeMechanism(Weights, ABC):
             return Responses(epsilons=np.zeros(len(z)), payments=np.zeros(len(z)))
         cost = self.price(market.cost_of(client))
         v = market.counted(self.price)[active]
-        if market.data_shares is not None:
+        if self.counts_sizes(market):
             v[active == client] = cost(z).min()  # what can win is narrowed down from the lowest report on
         own = self._answers(market, active, v, client)
         rank = int(np.flatnonzero(active[own.order] == client)[0])

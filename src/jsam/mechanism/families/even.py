@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.bound import BiasRule
 from jsam.mechanism.families.base import RangeMechanism
+from jsam.mechanism.lots import check_lot
 from jsam.mechanism.market import Market
 from jsam.mechanism.solver.counted import Sizes, even_range
 from jsam.mechanism.solver.profiles import Profiles, even_shares
 from jsam.mechanism.solver.response import Answers
 from jsam.mechanism.solver.unequal import UnequalReport
+from jsam.mechanism.weights import Weights
 
 ROUNDING = 1e-12
 
@@ -27,25 +31,62 @@ class EvenJSAM(RangeMechanism):
     mean misses the mean over all by ζ sqrt(1/m − 1/N) in root mean square. The paper's ‖p − u‖₁ is the bias in the
     worst case instead. A cap on p is a least m. Clients with unequal data are drawn in proportion to their data, and
     the best selection is an exact knapsack over records.
+
+    With a `lot`, a number of records, data count by lots instead of by clients: Q and ζ are those of clients that hold
+    one lot each, and a client that holds M records is planned as M/lot such clients of one price. What is minimised
+    then depends on records and prices alone, so an owner does not gain by splitting its records over several ids. It
+    needs priors by lots (`jsam.mechanism.lots`), and the contract states Q and ζ as they count for clients of the
+    average size of the market.
     """
 
     label: ClassVar[str] = "jsam-even"
     chooses_probs: ClassVar[bool] = True
     bias_rule: ClassVar[BiasRule] = "sample"
 
+    lot: float | None = None  # a whole number of records
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lot is not None:
+            check_lot(self.lot)
+
     def profiles(self, num_clients: int) -> Profiles:
         return even_shares(num_clients)
+
+    def counts_sizes(self, market: Market) -> bool:
+        return self.lot is not None or super().counts_sizes(market)
 
     def check_unequal_data(self) -> None:
         """Nothing is refused."""
 
     def answers_by_size(self, market: Market, active: IntArray, v: FloatArray, client: int | None) -> Answers:
+        weights = self.weights_for(market)
         assert market.samples is not None
-        sizes = Sizes.of(market.samples, self.weights)
+        sizes = Sizes.of(market.samples, weights, self.lot)
         allowed = even_range(sizes)
         if not allowed.any():
             raise self.nothing_within(market.num_clients)
         return UnequalReport(sizes=sizes, v=v, receivers=False, allowed=allowed)
+
+    @property
+    def minimises_another_loss(self) -> bool:
+        """Whether it counts the noise otherwise than its contract's loss bound does."""
+        return self.lot is not None
+
+    def weights_for(self, market: Market) -> Weights:
+        """Q and ζ of clients of the average size of a market, from those of clients of one lot each."""
+        if self.lot is None:
+            return self.weights
+        if market.samples is None:
+            raise InputError("a lot counts data by records: give the number of samples of every client, or no lot")
+        M = np.asarray(market.samples, dtype=np.float64)
+        lots = M / self.lot
+        spread = float((M**2).sum()) / float(M.sum()) ** 2  # Σu²
+        return replace(
+            self.weights,
+            noise_weight=self.noise_weight / float(lots.mean()) ** 2,
+            bias_weight=self.bias_weight * math.sqrt(1 / float(lots.sum()) / spread),
+        )
 
     def probs_by_size(self, market: Market, probs: FloatArray) -> FloatArray:
         """Shares by records, where the selection was made by rounded sizes; ε does not depend on the difference.

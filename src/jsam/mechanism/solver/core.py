@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from jsam.mechanism._arrays import BoolArray, FloatArray, IntArray
-from jsam.mechanism.solver.counted import Sizes, Stage
+from jsam.mechanism.solver.counted import Sizes, Stage, weights_of
 from jsam.mechanism.solver.knapsack import empty_table, selection, with_clients, without_each
 
 SLACK = 1 + 1e-12
@@ -91,19 +91,12 @@ class Core:
 
 def core_of(stage: Stage, v: FloatArray, allowed: BoolArray, *, moving: bool = True) -> Core:
     """The core of a stage for these virtual costs, and if `moving` for whoever raises its own or leaves."""
-    return _Search(stage=stage, weights=_weights(stage, v), allowed=allowed).core(moving=moving)
+    return _Search(stage=stage, weights=weights_of(stage, v), allowed=allowed).core(moving=moving)
 
 
 def without_each_greedily(stage: Stage, v: FloatArray, allowed: BoolArray) -> FloatArray:
     """Upper bounds on the least objective of a stage without each client."""
-    return _Search(stage=stage, weights=_weights(stage, v), allowed=allowed).without_each
-
-
-def _weights(stage: Stage, v: FloatArray) -> FloatArray:
-    weights = stage.weight(v)
-    if stage.skipped >= 0:
-        weights[stage.skipped] = np.inf
-    return weights
+    return _Search(stage=stage, weights=weights_of(stage, v), allowed=allowed).without_each
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -33,15 +33,16 @@ class Sizes:
     samples: IntArray
     unit: int  # records in a unit
     weights: Weights
+    lot: float | None = None  # records, by which the noise of a client counts
 
     @classmethod
-    def of(cls, samples: Sequence[int], weights: Weights) -> Sizes:
+    def of(cls, samples: Sequence[int], weights: Weights, lot: float | None = None) -> Sizes:
         """The sizes of clients with so many samples, rounded to a unit that follows from the sizes alone."""
         M = np.asarray(samples, dtype=np.int64)
         most = max(CLIENTS_TIMES_UNITS // len(M), UNITS_EACH * len(M), 1)
         unit = max(1, -(-int(M.sum()) // most))
         common = int(np.gcd.reduce(M))
-        return cls(samples=M, unit=common if common >= unit else unit, weights=weights)
+        return cls(samples=M, unit=common if common >= unit else unit, weights=weights, lot=lot)
 
     @property
     def exact(self) -> Sizes:
@@ -50,7 +51,15 @@ class Sizes:
 
     @cached_property
     def units(self) -> IntArray:
+        if self.lot is not None:
+            # Were they rounded up, an owner could have more units by splitting its records.
+            return self.samples // self.unit
         return np.maximum(1, np.rint(self.samples / self.unit).astype(np.int64))
+
+    @cached_property
+    def noise(self) -> FloatArray:
+        """How much the noise of each client counts: with a lot, by the lots that it holds."""
+        return np.ones(len(self)) if self.lot is None else self.samples / self.lot
 
     @cached_property
     def rounded_up(self) -> int:
@@ -86,7 +95,8 @@ class Sizes:
 class EvenStage:
     """Whoever is kept is drawn as its share of the data kept says: p = u/U, so that noise counts alike for all.
 
-    F is η(d + sqrt(d² + Q S³/B²)) + B at the best B, S = (N U)^(−2/3) Σ v^(2/3) and d = ζ sqrt(Σu² (1/U − 1)).
+    F is η(d + sqrt(d² + Q S³/B²)) + B at the best B, S = (N U)^(−2/3) Σ v^(2/3) and d = ζ sqrt(Σu² (1/U − 1)). Where
+    the noise of a client counts `noise` times, v² does.
     """
 
     sizes: Sizes
@@ -97,12 +107,12 @@ class EvenStage:
         """The stage for some of its numbers of units."""
         return self
 
-    def weight(self, v: FloatArray) -> FloatArray:
-        return two_thirds(v)
+    def weight(self, v: FloatArray, noise: FloatArray | float = 1.0) -> FloatArray:
+        return np.asarray(np.cbrt(noise) * two_thirds(v))
 
-    def slope(self, v: FloatArray) -> FloatArray:
+    def slope(self, v: FloatArray, noise: FloatArray | float = 1.0) -> FloatArray:
         """The weight's derivative."""
-        return np.asarray(2 / 3 / np.cbrt(v))
+        return np.asarray(np.cbrt(noise) * 2 / 3 / np.cbrt(v))
 
     def value(self, units: IntArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
         """F, and its derivative by the sum of weights."""
@@ -139,16 +149,16 @@ class CappedEvenStage:
         w = self.sizes.weights
         return np.asarray(w.loss_weight * w.noise_weight / (2 * len(self.sizes) ** 2 * self.tangent))
 
-    def weight(self, v: FloatArray) -> FloatArray:
-        eps = self.slope(v)
+    def weight(self, v: FloatArray, noise: FloatArray | float = 1.0) -> FloatArray:
+        eps = self.slope(v, noise)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(np.isinf(v), np.inf, self._noise / eps**2 + v * eps)
+            return np.where(np.isinf(v), np.inf, noise * self._noise / eps**2 + v * eps)
 
-    def slope(self, v: FloatArray) -> FloatArray:
+    def slope(self, v: FloatArray, noise: FloatArray | float = 1.0) -> FloatArray:
         E = self.sizes.weights.max_epsilon
         assert E is not None
         with np.errstate(divide="ignore"):
-            return np.minimum(np.cbrt(2 * self._noise / v), E)
+            return np.minimum(np.cbrt(2 * noise * self._noise / v), E)
 
     def value(self, units: IntArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
         s, t = self.sizes, self.tangent
@@ -194,11 +204,11 @@ class ReceiverStage:
         """The stage for some of its numbers of units."""
         return self
 
-    def weight(self, v: FloatArray) -> FloatArray:
-        return two_thirds(v / len(self.sizes))
+    def weight(self, v: FloatArray, noise: FloatArray | float = 1.0) -> FloatArray:
+        return np.asarray(np.cbrt(noise) * two_thirds(v / len(self.sizes)))
 
-    def slope(self, v: FloatArray) -> FloatArray:
-        return np.asarray(2 / 3 / np.cbrt(v) / float(len(self.sizes)) ** (2 / 3))
+    def slope(self, v: FloatArray, noise: FloatArray | float = 1.0) -> FloatArray:
+        return np.asarray(np.cbrt(noise) * 2 / 3 / np.cbrt(v) / float(len(self.sizes)) ** (2 / 3))
 
     def value(self, units: IntArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
         G, B, S, _ = self._at(units, weight, np.array(self.v))
@@ -236,15 +246,21 @@ class ReceiverStage:
 Stage = EvenStage | CappedEvenStage | ReceiverStage
 
 
+def weights_of(stage: Stage, v: FloatArray) -> FloatArray:
+    """What each client weighs; infinity for the one that a stage skips, and for whoever holds less than a unit."""
+    weights = np.where(stage.sizes.units > 0, stage.weight(v, stage.sizes.noise), np.inf)
+    if stage.skipped >= 0:
+        weights[stage.skipped] = np.inf
+    return weights
+
+
 def lower_bound(stage: Stage, v: FloatArray, allowed: BoolArray, rounds: int = 0) -> float:
     """A lower bound on F over all selections that are allowed, from selections that may keep parts of clients.
 
     Between two numbers of units F is at least what its terms are at their better ends. In each further round the
     pieces that may hold the least are cut.
     """
-    sizes, weights = stage.sizes, stage.weight(v)
-    if stage.skipped >= 0:
-        weights[stage.skipped] = np.inf
+    sizes, weights = stage.sizes, weights_of(stage, v)
     order = np.argsort(weights / sizes.units)
     order = order[np.isfinite(weights[order])]
     ends = np.concatenate([[0], np.cumsum(sizes.units[order])])
@@ -278,17 +294,18 @@ def even_range(sizes: Sizes) -> BoolArray:
     """
     units, w, M = np.arange(sizes.total + 1), sizes.weights, sizes.samples
     records = units * float(sizes.unit)
-    everybody = units == sizes.total
+    everybody = units == sizes.total  # but for those who hold less than a unit
+    held = M[sizes.units > 0].sum()
     good = units > 0
     if w.max_selection_prob is not None:
-        least = np.where(everybody, M.sum(), records - sizes.rounded_up)
+        least = np.where(everybody, held, records - sizes.rounded_up)
         good &= least * w.max_selection_prob >= M.max() * (1 - SLACK)
     if w.min_selection_prob:
-        most = np.where(everybody, M.sum(), records + sizes.rounded_down)
+        most = np.where(everybody, held, records + sizes.rounded_down)
         good &= most * w.min_selection_prob <= M.min() * (1 + SLACK)
     if w.min_clients is not None and w.min_clients > 1:
         largest = np.sort(sizes.units)[::-1][: int(w.min_clients) - 1]
-        good &= (units > largest.sum()) | everybody
+        good &= (units > largest.sum()) | (everybody & (np.count_nonzero(sizes.units) >= w.min_clients))
     return np.asarray(good)
 
 

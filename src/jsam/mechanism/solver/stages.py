@@ -131,15 +131,16 @@ def _bounded(stages: Sequence[Stage], v: FloatArray, allowed: BoolArray, rounds:
 def _window(sizes: Sizes, v: FloatArray) -> tuple[float, float]:
     """Between which tangents the best one lies, whatever selection it has.
 
-    F is at least η t/2, and at least η Q/(2 N² t E²) from a single client at the cap. Both must stay below what keeping
-    everybody at some tangent gives.
+    F is at least η t/2, and at least η Q q/(2 N² t E²) from a single client at the cap, whose noise counts q. Both must
+    stay below what keeping everybody at some tangent gives.
     """
     w, N = sizes.weights, len(sizes)
     E = w.max_epsilon
     assert E is not None
     eps = np.minimum(np.cbrt(np.median(v) / v) * E, E)
-    known = w.loss_weight * np.sqrt(w.noise_weight * (1 / eps**2).sum()) / N + float(v @ eps)
-    return w.loss_weight * w.noise_weight / (2 * N**2 * E**2 * known) / TANGENT_STEP, 2 * known / w.loss_weight
+    known = w.loss_weight * np.sqrt(w.noise_weight * (sizes.noise / eps**2).sum()) / N + float(v @ eps)
+    single = w.loss_weight * w.noise_weight * float(sizes.noise[sizes.units > 0].min()) / (2 * N**2 * E**2)
+    return single / known / TANGENT_STEP, 2 * known / w.loss_weight
 
 
 def _tangents_within(sizes: Sizes, low: float, high: float) -> list[CappedEvenStage]:

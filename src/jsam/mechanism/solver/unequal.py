@@ -42,6 +42,7 @@ class Way:
     units: IntArray
     others: FloatArray
     numbers: IntArray  # one for each way, which it keeps when others are dropped
+    noise: float  # how much the client's noise counts
     receives: bool = False
 
     def at(self, v: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -50,8 +51,8 @@ class Way:
         if self.receives:
             assert isinstance(self.stage, ReceiverStage)
             return self.stage.received(self.units, self.others, v)
-        G, slope = self.stage.value(self.units, self.others + self.stage.weight(v))
-        return G, slope * self.stage.slope(v)
+        G, slope = self.stage.value(self.units, self.others + self.stage.weight(v, self.noise))
+        return G, slope * self.stage.slope(v, self.noise)
 
     def some(self, which: BoolArray) -> Way:
         return replace(
@@ -121,15 +122,18 @@ class UnequalReport(Answers):
         _, slope = stage.value(at, total)
         M = self.sizes.samples
         p[kept] = M[kept] / (M[kept].sum() if stage.skipped < 0 else M.sum())
-        eps[kept] = slope[0] * stage.slope(self.v[kept])
+        eps[kept] = slope[0] * stage.slope(self.v[kept], self.sizes.noise[kept])
         if isinstance(stage, ReceiverStage):
             r = stage.skipped
             p[r], eps[r] = (M.sum() - M[kept].sum()) / M.sum(), stage.received(at, total, self.v[[r]])[1][0]
         return Allocation(selection_probs=p, epsilons=eps, objective=best.objective, runner_up=None)
 
     def least_unrounded(self) -> float | None:
-        """What the objective is at least for the sizes as they are; None where they were not rounded."""
-        if not self.sizes.rounded:
+        """What the objective is at least for the sizes as they are; None where they were not rounded.
+
+        By lots it is None too, as the contract counts the noise in another way.
+        """
+        if not self.sizes.rounded or self.sizes.lot is not None:
             return None
         exact = self.sizes.exact
         every, allowed = (receiver_candidates, receiver_range) if self.receivers else (even_candidates, even_range)
@@ -149,7 +153,7 @@ class UnequalReport(Answers):
         self, client: int, others: Sequence[tuple[IntArray, FloatArray]], table: FloatArray | None
     ) -> OneClient:
         """What the selections of all others say of one client; the table is there if it may receive itself."""
-        size, own = int(self.sizes.units[client]), float(self.v[client])
+        size, own, noise = int(self.sizes.units[client]), float(self.v[client]), float(self.sizes.noise[client])
         most = self.sizes.total + 1
         dropped, ways = np.inf, []
         for number, (stage, (units, weights)) in enumerate(zip(self.stages, others, strict=True)):
@@ -158,13 +162,16 @@ class UnequalReport(Answers):
             without, beside = self._useful(stage, units, weights), self._useful(stage, units + size, weights)
             if len(without[0]):
                 dropped = min(dropped, float(stage.value(*without)[0].min()))
-            ways.append(Way(stage=stage, units=beside[0], others=beside[1], numbers=beside[0] + number * most))
+            if size == 0:
+                continue  # who holds less than a unit is never kept
+            numbers = beside[0] + number * most
+            ways.append(Way(stage=stage, units=beside[0], others=beside[1], numbers=numbers, noise=noise))
         if table is not None:
             stage = ReceiverStage(sizes=self.sizes, skipped=client, v=own)
             reachable = np.flatnonzero(np.isfinite(table))
             units, weights = self._useful(stage, reachable, table[reachable])
             numbers = units + len(self.stages) * most
-            ways.append(Way(stage=stage, units=units, others=weights, numbers=numbers, receives=True))
+            ways.append(Way(stage=stage, units=units, others=weights, numbers=numbers, noise=noise, receives=True))
         useful = [way.some(way.at(np.array([own]))[0][0] <= dropped * SLACK) for way in ways if len(way.units)]
         ranks, merged = np.array([client]), _merged([way for way in useful if len(way.units)])
         return OneClient(ranks=ranks, which=ranks, ways=merged, dropped=dropped)
@@ -175,7 +182,7 @@ class UnequalReport(Answers):
 
     def _clients(self, clients: IntArray) -> Iterator[OneClient]:
         receiving = np.intersect1d([stage.skipped for stage in self.stages], clients)
-        weights = self.stages[0].weight(self.v)
+        weights = self.stages[0].weight(self.v, self.sizes.noise)
         tables = without_each(self.sizes.units, [weights], [-1], receiving) if len(receiving) else iter(())
         for several in zip(*(core.alternatives(clients) for core in self.cores), strict=True):
             client = several[0][0]
@@ -237,5 +244,6 @@ def _merged(ways: Sequence[Way]) -> tuple[Way, ...]:
             units=np.concatenate([way.units for way in ways]),
             others=np.concatenate([way.others for way in ways]),
             numbers=np.concatenate([way.numbers for way in ways]),
+            noise=ways[0].noise,
         ),
     )
