@@ -20,6 +20,7 @@ if not TYPE_CHECKING:
 
 from jsam.flower.launch import processes
 from jsam.flower.launch.processes import Child, group_alive, quiet_environment, stop_all
+from jsam.mechanism.rules import Rules
 from jsam.privacy import read_ledger
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -66,6 +67,7 @@ def test_three_nodes_and_two_rounds_end_to_end_over_tls(tmp_path: Path) -> None:
     assert process.returncode == 0, errors
     result = json.loads(output)
     assert result["status"] == "finished:completed"
+    assert Rules.load(folder / "rules.toml").mechanism == "jsam-even"
     assert [client["id"] for client in result["clients"]] == ["client-0", "client-1", "client-2"]
     for client, account in zip(result["clients"], result["server"]["clients"], strict=True):
         named = {

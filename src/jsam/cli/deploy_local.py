@@ -41,6 +41,7 @@ EXAMPLES = examples(
 )
 
 DATA = "What is trained, and how"
+RULES_USED = "rules.toml"
 USUAL = {"prior": "uniform:0,1", "loss_weight": 50.0}
 
 
@@ -81,10 +82,13 @@ def deploy_local(
     """Start a SuperLink and SuperNodes on this machine, run a campaign among them, and show what each client's own
     ledger says.
 
-    A run that fails ends with one line on standard error that says why; what the clients spent until then is shown all
-    the same. Exit codes: 0 done, 1 a client is over its contract, 2 bad input or a run that failed.
+    The rules that were used are in rules.toml of the folder, for --rules. A run that fails ends with one line on
+    standard error that says why; what the clients spent until then is shown all the same.
+
+    Exit codes: 0 done, 1 a client is over its contract, 2 bad input or a run that failed.
     """
     require_flower("deploy-local")
+    from jsam.files import write_atomically
     from jsam.flower.launch.deploy import Shares, dealing, run_local
     from jsam.flower.launch.processes import interruptible
     from jsam.runs.settings import TrainingSettings
@@ -122,6 +126,7 @@ def deploy_local(
     _make(folder)
     if folder != output:
         say(f"{output} is there already; this goes to {folder}")
+    write_atomically(folder / RULES_USED, rules.to_toml().encode())
     economy.say_mechanism(rules)
     open_rules.say_weights(rules, weights)
     began = time.monotonic()
