@@ -31,7 +31,7 @@ from jsam.cli import main
         (["--delta", "2"], "--delta is 2"),
         (["--prior", "nonsense:1"], "nonsense"),
         (["--prior", "halves"], "learned from the reports in a file of clients"),
-        (["--mechanism", "jsam-even", "--lot", "600"], "lot counts data by records"),
+        (["--lot", "600", "--noise-weight", "1", "--bias-weight", "1"], "lot counts data by records"),
     ],
 )
 def test_bad_input_is_one_line_and_starts_nothing(
