@@ -42,6 +42,10 @@ def test_simulate_writes_the_whole_folder_and_says_how_it_went(
     assert main(["simulate", *SMALL, *ECONOMY, "--mechanism", "usbm", "--output", str(tmp_path / "run")]) == 0
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES | {"noise.key"}
     said = capsys.readouterr()
+    # On the screen and on the page, the noise weight with what it follows from.
+    assert "noise weight" in said.err
+    assert "· D/M², with D = 8,714 parameters" in said.err
+    assert "as follows from the task" in (tmp_path / "run" / "report.html").read_text()
     assert "test accuracy" in said.out
     assert "no contract was overspent: 10 clients under contract" in said.out
     assert "round 6 of 6" in said.err

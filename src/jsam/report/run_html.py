@@ -17,6 +17,8 @@ from jsam.report.fairness import cells as fairness_cells
 from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
 from jsam.report.run_data import RunData
 from jsam.report.svg import Bar, Series, bar_chart, line_chart
+from jsam.runs.noise_weight import NoiseWeight
+from jsam.runs.settings import TrainingSettings, simulated
 
 
 def write_run_page(folder: Path | str) -> Path:
@@ -136,6 +138,23 @@ def guarantee(audit: dict[str, Any]) -> str:
     )
 
 
+def _weights(run: RunData) -> str:
+    """The weights of the loss bound; those that follow from the task with their parts."""
+    Q, data = run.contract["noise_weight"], run.config["data"]
+    shown = number(Q)
+    if simulated(run.config) and data.get("samples"):
+        samples = sum(data["samples"]) / len(data["samples"])
+        automatic = NoiseWeight.of(
+            TrainingSettings.of_run(run.config), num_parameters=data["parameters"], samples=samples
+        )
+        if automatic.value == Q:
+            shown = f"{automatic.words}, as follows from the task"
+    return (
+        f"The plan weighs privacy noise by Q = {shown}, and how much clients differ by ζ ="
+        f" {number(run.contract['bias_weight'])}."
+    )
+
+
 def _plan(run: RunData) -> list[str]:
     clients = sorted((c for c in run.clients if c.get("sensitivity") is not None), key=lambda c: c["sensitivity"])
     chances = [
@@ -158,6 +177,7 @@ def _plan(run: RunData) -> list[str]:
     paid = [Bar(label=f"{c['id']}: paid {number(c.get('payment'))}", value=c.get("payment") or 0.0) for c in clients]
     by = "clients, from the least to the most sensitive"
     return [
+        paragraph(_weights(run), soft=True),
         paragraph("How often each client is to be drawn:", soft=True),
         figure(bar_chart(chances, x_title=by, y_title="selection probability", tone=1)),
         paragraph("The ε each client sold (pale) and what the ledger says was spent of it (solid):", soft=True),
