@@ -68,6 +68,8 @@ class Plans:
 
     def loss_weight(self, config: RunConfig) -> float:
         """η, found and saved if need be (seconds); it depends on the prior and the number of clients, on no report."""
+        if config.rules.spends_budget:
+            return 1.0  # it decides nothing: the mechanism divides the cost itself
         key = _loss_weight_key(config)
         if key not in self.loss_weights:
             # Who is drawn does not matter to a mean over clients drawn alike, so any losses will do for BBM.
@@ -79,6 +81,8 @@ class Plans:
         return self.loss_weights[key]
 
     def known_loss_weight(self, config: RunConfig) -> float | None:
+        if config.rules.spends_budget:
+            return 1.0
         return self.loss_weights.get(_loss_weight_key(config))
 
     def losses(self, config: RunConfig) -> FloatArray:

@@ -396,3 +396,12 @@ def test_a_specification_may_leave_the_step_and_the_heterogeneity_to_what_is_pub
     assert RunConfig.from_dict(config.as_dict()) == config
     plain = RunConfig.from_dict({**given, "learning_rate": 0.5})
     assert "heterogeneity" not in {name for name, value in plain.as_dict().items() if value is not None}
+
+
+def test_a_mechanism_that_divides_the_cost_itself_has_no_loss_weight_to_find(places: Places) -> None:
+    config = runs_of(places)[0].changed(mechanism="fairquery", cost=10.0, cost_of="", max_epsilon=10.0)
+    plans = Plans.load(places.new_plans, places.plans)
+    assert plans.loss_weight(config) == plans.known_loss_weight(config) == 1.0
+    contract = plans.contract(config)
+    assert contract.payments is not None
+    assert 0 < contract.payments.sum() <= 10.0 * (1 + 1e-9)
