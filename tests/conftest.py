@@ -13,6 +13,9 @@ from hypothesis import settings
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=False)
 settings.load_profile("repeatable")
 
+# Some tests fork. A child that inherits torch's pool of threads without the threads waits for them forever.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Signals that whoever started the tests ignores (nohup, a shell's background job) would be ignored by the commands that
 # tests interrupt as well. A handler that does nothing is not passed on.
 for _number in (signal.SIGINT, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ())):

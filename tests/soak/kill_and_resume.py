@@ -129,7 +129,7 @@ def _check_prefix(run: Path, reference: bytes) -> None:
 def _begin_again(run: Path, twin: Path) -> None:
     """The same run with the same noise key, before its first round: nobody interrupts it from there."""
     twin.mkdir()
-    for name in ("config.json", "contract.json", "schedule.jsonl", "noise.key"):
+    for name in ("config.json", "contract.json", "rules.toml", "schedule.jsonl", "noise.key"):
         shutil.copy(run / name, twin / name)
 
 

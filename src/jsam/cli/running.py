@@ -103,17 +103,11 @@ def trained(
     plan: NoisePlan, task: Task, folder: Path, *, rules: Rules | None = None, tracker: TensorBoard | None = None
 ) -> RunResult:
     """Train into the folder with progress on the screen; the rules that the contract follows are written there too."""
-    from jsam.files import write_atomically
-    from jsam.runs.run_folder import RunFolder
     from jsam.training.recorded_run import train
 
-    run, contract, settings = RunFolder(folder), plan.contract, plan.settings
-    try:
-        with RoundProgress(f"Training ({contract.mechanism})", settings.rounds) as progress:
-            return train(contract, task, settings, folder, plan=plan, progress=progress, tracker=tracker)
-    finally:
-        if rules is not None and run.config.exists():  # else no run has begun
-            write_atomically(run.rules, rules.to_toml().encode())
+    contract, settings = plan.contract, plan.settings
+    with RoundProgress(f"Training ({contract.mechanism})", settings.rounds) as progress:
+        return train(contract, task, settings, folder, plan=plan, rules=rules, progress=progress, tracker=tracker)
 
 
 def finish(folder: Path, *, strict: bool) -> None:

@@ -16,6 +16,7 @@ from jsam.errors import InputError, RunFolderError, TrainingStoppedError
 from jsam.files import write_atomically
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.contract_files import load_contract, storable
+from jsam.mechanism.rules import Rules
 from jsam.privacy import Ledger, Schedule, read_ledger
 from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.noise_source import NoiseSource, kept_noise, new_noise
@@ -58,12 +59,14 @@ def train(
     output: Path | str,
     *,
     plan: NoisePlan | None = None,
+    rules: Rules | None = None,
     progress: RoundCallback | None = None,
     tracker: Tracker | None = None,
 ) -> RunResult:
     """Run the contract on the task; everything goes into the folder `output`, which must not hold a run yet.
 
-    `plan` is the noise of this contract and these settings, where it is computed already.
+    `plan` is the noise of this contract and these settings, where it is computed already; `rules` are those that the
+    contract follows, to be kept beside it.
     """
     device = device_named(settings.device)
     checked_precision(settings.precision, device)
@@ -75,6 +78,8 @@ def train(
     folder = RunFolder(output)
     folder.create()
     write_json(folder.contract, storable(plan.contract))
+    if rules is not None:
+        write_atomically(folder.rules, rules.to_toml().encode())
     plan.schedule.save(folder.schedule)
     noise, key_check = new_noise(settings, folder)
     data = task.fingerprint()
