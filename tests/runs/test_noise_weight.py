@@ -11,14 +11,14 @@ import pytest
 import jsam
 from jsam.errors import InputError
 from jsam.runs.noise_plan import NoisePlan
-from jsam.runs.noise_weight import KAPPA, NoiseWeight
+from jsam.runs.noise_weight import NoiseWeight
 from jsam.runs.settings import TrainingSettings
 
 D, M = 1000, 500
 
 
 def test_the_noise_term_is_the_noise_of_a_run() -> None:
-    """Q Σ p²/ε² is κ/C² times the variance of the mean over all draws of a run, all parameters together."""
+    """Q Σ p²/ε² is 1/C² times the variance of the mean over all draws of a run, all parameters together."""
     settings = TrainingSettings(rounds=4000, per_round=10, clip_norm=0.7, noise="lemma1", c2=math.sqrt(2))
     market = jsam.Market(sensitivities=np.linspace(0.1, 0.9, 9), prior=jsam.parse_prior("uniform:0,1"))
     contract = jsam.EvenJSAM(loss_weight=20.0).plan(market)
@@ -28,7 +28,7 @@ def test_the_noise_term_is_the_noise_of_a_run() -> None:
     kept = eps > 0
     weight = NoiseWeight.of(settings, num_parameters=D, samples=M)
     term = weight.value * float((p[kept] ** 2 / eps[kept] ** 2).sum())
-    assert term == pytest.approx(KAPPA / settings.clip_norm**2 * variance, rel=0.02)
+    assert term == pytest.approx(1 / settings.clip_norm**2 * variance, rel=0.02)
 
 
 def test_it_follows_from_the_privacy_rule() -> None:
@@ -46,7 +46,7 @@ def test_it_follows_from_the_privacy_rule() -> None:
 
 def test_its_words_hold_its_parts() -> None:
     words = NoiseWeight.of(TrainingSettings(), num_parameters=26_010, samples=600).words
-    assert words.startswith("8.32 = 5 · 23 · D/M²")
+    assert words.startswith("1.66 = 23 · D/M²")
     assert "26,010" in words
     assert "600" in words
 

@@ -13,6 +13,7 @@ import click
 from jsam.cli.options import ECONOMY, RESULT, WEIGHTS, Flags, option
 from jsam.cli.output import say
 from jsam.errors import InputError
+from jsam.mechanism.heterogeneity import with_records
 from jsam.mechanism.registry import import_mechanism, mechanism_names
 from jsam.mechanism.rules import AUTO, Rules, merged, read_settings
 
@@ -42,8 +43,9 @@ _HELP = {
     "max_epsilon": "No client sells more ε than this; none lifts the cap.",
     "min_clients": "Keep at least so many clients.",
     "min_selection_prob": "Whoever is kept is selected with at least this probability.",
-    "heterogeneity": "How much clients' data differ, ζ²: a number, alike:600/10, classes:2/10, dirichlet:0.5/10 or "
-    "similarity:30; from-data, in simulations, looks at the labels. It takes the place of --bias-weight.",
+    "heterogeneity": "How much clients' data differ, ζ²: a number, alike, classes:2/10, dirichlet:0.5/10 or "
+    "similarity:30, with the records of a client behind another / (alike:600 for alike; 1,000 if nothing says it); "
+    "from-data, in simulations, looks at the labels. It takes the place of --bias-weight.",
     "lot": "Count prices and data by lots of so many records, so that splitting one's records does not pay: the prior "
     "is then that of the price of a lot (jsam-even, with a column samples).",
     "seed": "Seed of whatever is drawn at random.",
@@ -162,6 +164,8 @@ class OpenRules:
         if self.heterogeneity is not None:
             measured = f"{task.measured_heterogeneity:.6g}"
             instead["heterogeneity"] = measured if self.heterogeneity == FROM_DATA else task.known_heterogeneity
+        elif self.rules.heterogeneity is not None:
+            instead["heterogeneity"] = with_records(self.rules.heterogeneity, round(task.noise.samples))
         return replace(self.rules, **instead)
 
     def say_weights(self, closed: Rules, task: TaskWeights) -> None:

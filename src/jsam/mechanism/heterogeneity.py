@@ -1,56 +1,109 @@
-"""How much clients differ, from what is public: ζ², the variance between clients of what they hold.
+"""How much clients differ, from what is public: ζ², the variance between clients of what their records teach.
 
-ζ² is the mean over clients of ‖h_k − h‖², where h_k is the distribution of labels at client k and h that of all. The
-bias of even shares is ζ sqrt(1/m − 1/N) (docs/theory.md, "Even shares").
+M records of client k are worth M/(1 + χ²) records of the whole, with χ² = Σ_j (h_j − h_kj)²/h_kj, h_k the shares of
+labels at the client and h those of all: so many it takes when each label is weighed as often as the whole has it. A
+label that the client lacks counts as one record. The mean of clipped gradients then has the variance ζ² = (1 + χ²)/M,
+in squares of the clipping norm, and the bias of even shares is ζ sqrt(1/m − 1/N) (docs/theory.md, "Even shares").
 """
 
 from __future__ import annotations
 
 import re
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from jsam.errors import InputError
+from jsam.mechanism._arrays import FloatArray
 
-CLASSES = 10  # where a text leaves the number of classes out
-FORMS = "a number, alike, alike:600/10, classes:2/10, dirichlet:0.5/10, similarity:30"
+CLASSES, RECORDS = 10, 1000  # where a text leaves the number of classes, or that of a client's records, out
+FORMS = (
+    "a number, alike, alike:600/10, classes:2/10, classes:2/10/600, dirichlet:0.5/10, dirichlet:0.5/10/600,"
+    " similarity:30, similarity:30/600"
+)
 _NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
+_DRAWS = 4096  # points of a distribution that stand for it
 
 
-def heterogeneity(text: str, samples: float | None = None) -> float:
-    """ζ² as a number or by the way in which data are spread; `samples` are those of an average client, if known.
+def heterogeneity(text: str) -> float:
+    """ζ² as a number or by the way in which data are spread.
 
     `classes:2/10` says that each client holds 2 of 10 classes, `dirichlet:0.5/10` that its labels follow a Dirichlet
     distribution, `similarity:30` that 30% of its records are drawn from all and the rest from two of ten classes, and
-    `alike` that all are drawn from one pool. The last two depend on the number of records of a client, since few
-    records differ by chance; `alike:600/10` and `similarity:30/600` name it.
+    `alike` that all are drawn from one pool. Few records say less than many, so the records of a client count:
+    `classes:2/10/600`, `dirichlet:0.5/10/600`, `similarity:30/600` and `alike:600/10` name them; else they are 1,000.
 
-    >>> round(heterogeneity("classes:2/10"), 3), round(heterogeneity("dirichlet:0.5/10"), 3)
-    (0.4, 0.15)
-    >>> round(heterogeneity("alike", samples=600), 6)
-    0.0015
+    >>> round(heterogeneity("alike:600/10"), 5), round(heterogeneity("similarity:30/600"), 5)
+    (0.00167, 0.00453)
+    >>> round(heterogeneity("classes:2/10/600"), 4), round(heterogeneity("dirichlet:0.5/10/600"), 4)
+    (0.0827, 0.0179)
     """
-    number = re.fullmatch(_NUMBER, text)
-    if number:
+    if re.fullmatch(_NUMBER, text):
         return float(text)
-    found = re.fullmatch(rf"([a-z]+)(?::({_NUMBER}))?(?:/(\d+))?", text)
-    kind, first, second = found.groups() if found else ("", None, None)
-    value = None if first is None else float(first)
-    classes = CLASSES if second is None else int(second)
-    if kind == "classes" and value is not None and 1 <= value <= classes:
-        return 1 / value - 1 / classes
-    if kind == "dirichlet" and value is not None and value > 0 and classes >= 2:
-        return (1 - 1 / classes) / (classes * value + 1)
+    kind, value, classes, records = _parts(text)
+    whole = np.full(classes, 1 / classes)
     if kind == "alike":
-        known = samples if value is None else value
-        if known is not None and known >= 1 and classes >= 2:
-            return by_chance(classes, known)
-        raise InputError(f"heterogeneity {text!r} needs the number of records of a client, as in alike:600/{classes}")
-    if kind == "similarity" and value is not None and value <= 100:
-        known = samples if second is None else float(second)
-        chance = 0.0 if known is None else by_chance(CLASSES, max(known, 1.0))
-        return (1 - value / 100) ** 2 * heterogeneity("classes:2/10") + chance
-    raise InputError(f"heterogeneity is {text!r}; it must be {FORMS}")
+        return 1 / records
+    if kind == "dirichlet":
+        return _dirichlet(value, classes, records)
+    if kind == "classes":
+        return spread(np.clip(value - np.arange(classes), 0, 1) / value, whole, records)
+    apart = np.where(np.arange(classes) < 2, 1 / 2, 0.0)
+    return spread(value / 100 * whole + (1 - value / 100) * apart, whole, records)
 
 
-def by_chance(classes: int, samples: float) -> float:
-    """ζ² of clients whose records are drawn from one pool of equally frequent classes."""
-    return (1 - 1 / classes) / samples
+def with_records(text: str, records: int) -> str:
+    """The text with the number of records of a client in it, where it names none.
+
+    >>> with_records("classes:2/10", 600), with_records("similarity:30/500", 600), with_records("0.1", 600)
+    ('classes:2/10/600', 'similarity:30/500', '0.1')
+    """
+    if re.fullmatch(_NUMBER, text):
+        return text
+    kind, value, classes, named = _parts(text, none=0.0)
+    if named:
+        return text
+    parts = {"alike": f"{records}/{classes}", "similarity": f"{value:g}/{records}"}
+    return f"{kind}:{parts.get(kind, f'{value:g}/{classes}/{records}')}"
+
+
+def _parts(text: str, none: float = RECORDS) -> tuple[str, float, int, float]:
+    """What a text says: its kind, its number, the classes, and the records of a client, or `none`."""
+    found = re.fullmatch(rf"([a-z]+)(?::({_NUMBER}))?(?:/(\d+))?(?:/(\d+))?", text)
+    kind, first, second, third = found.groups() if found else ("", None, None, None)
+    # After the strokes: of `similarity` the records, of `alike` the classes, of the others both.
+    named = second if kind == "similarity" else first if kind == "alike" else third
+    classes = CLASSES if second is None or kind == "similarity" else int(second)
+    records = none if named is None else float(named)
+    value = 0.0 if first is None else float(first)
+    fits = {
+        "alike": third is None,
+        "classes": 1 <= value <= classes,
+        "dirichlet": value > 0,
+        "similarity": first is not None and value <= 100 and third is None,
+    }
+    if not fits.get(kind, False) or classes < 2 or (named is not None and records < 1):
+        raise InputError(f"heterogeneity is {text!r}; it must be {FORMS}")
+    return kind, value, classes, records
+
+
+def spread(shares: ArrayLike, whole: ArrayLike, records: ArrayLike) -> float:
+    """ζ² of clients with these shares of labels (a row each, or one for all), where `whole` are those of all records.
+
+    Returns the mean over clients of (1 + χ²)/M.
+    """
+    held, asked = np.atleast_2d(np.asarray(shares, dtype=np.float64)), np.asarray(whole, dtype=np.float64)
+    count = np.broadcast_to(np.asarray(records, dtype=np.float64), len(held))[:, None]
+    return float(np.mean((1 + _apart(held, asked, count).sum(axis=1)) / count[:, 0]))
+
+
+def _apart(held: FloatArray, asked: FloatArray | float, records: FloatArray | float) -> FloatArray:
+    return np.asarray((asked - held) ** 2 / np.maximum(held, 1 / records))
+
+
+def _dirichlet(alpha: float, classes: int, records: float) -> float:
+    """The mean over the distribution of each label's share, which is a beta distribution."""
+    from scipy.stats import beta
+
+    shares = beta(alpha, alpha * (classes - 1)).ppf((np.arange(_DRAWS) + 0.5) / _DRAWS)
+    return float((1 + classes * _apart(shares, 1 / classes, records).mean()) / records)

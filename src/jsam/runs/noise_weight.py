@@ -1,9 +1,9 @@
 """The noise weight Q from what is public before training: the model's size, a client's data, and the privacy rule.
 
-The loss bound adds bias and noise of one mean update. Where clients differ, their clipped gradients are about C/√κ
-apart for each unit of ζ. The noise of all D coordinates, averaged over all draws of a run, has the variance
-2 ln(1/δ) D (C/M)² Σ p²/ε². Their ratio is Q; C and the numbers of rounds and draws cancel (docs/theory.md, "The noise
-weight").
+The loss bound adds bias and noise of one mean update, both in units of the clipping norm C, which is the length of
+most clipped gradients. The noise of all D coordinates, averaged over all draws of a run, has the variance
+2 ln(1/δ) D (C/M)² Σ p²/ε², so Q = 2 ln(1/δ) D/M²; C and the numbers of rounds and draws cancel (docs/theory.md, "The
+noise weight").
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from jsam.errors import InputError
 from jsam.privacy import Adjacency
 from jsam.runs.settings import TrainingSettings
 
-KAPPA = 5.0
-"""The only number here that was measured: of the MNIST CNN at four degrees of similarity and costs from 1 to 100."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseWeight:
@@ -26,7 +23,6 @@ class NoiseWeight:
     num_parameters: int
     samples: float  # of an average client
     constant: float
-    kappa: float = KAPPA
 
     def __post_init__(self) -> None:
         if not (self.num_parameters >= 1 and self.samples >= 1):
@@ -40,7 +36,7 @@ class NoiseWeight:
         """The weight for training with these settings; `samples` are the records of an average client.
 
         >>> NoiseWeight.of(TrainingSettings(), num_parameters=26_010, samples=600).value
-        8.32
+        1.66
         """
         factor = 2.0 if settings.c2 is None else settings.c2**2
         if settings.c2 is None:
@@ -49,13 +45,13 @@ class NoiseWeight:
 
     @property
     def value(self) -> float:
-        """Q, to three digits: more would pretend to an accuracy that κ does not have."""
-        return float(f"{self.kappa * self.constant * self.num_parameters / self.samples**2:.3g}")
+        """Q, to three digits: more would pretend to an accuracy that a bound does not have."""
+        return float(f"{self.constant * self.num_parameters / self.samples**2:.3g}")
 
     @property
     def words(self) -> str:
         """The value and what it is made of."""
         return (
-            f"{self.value:g} = {self.kappa:g} · {self.constant:.3g} · D/M², with D = {self.num_parameters:,} parameters"
+            f"{self.value:g} = {self.constant:.3g} · D/M², with D = {self.num_parameters:,} parameters"
             f" and M = {self.samples:,.6g} records of a client"
         )

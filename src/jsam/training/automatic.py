@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jsam.mechanism.heterogeneity import CLASSES, by_chance, heterogeneity
+from jsam.mechanism.heterogeneity import CLASSES, spread
 from jsam.runs.noise_weight import NoiseWeight
 from jsam.runs.settings import TrainingSettings
 from jsam.training.data import Dataset
@@ -40,20 +40,20 @@ def known_heterogeneity(spec: TaskSpec, *, classes: int, samples: int) -> str:
     Writers are taken to be alike: all write the same digits, each in a hand of its own.
     """
     if spec.scheme == "dirichlet":
-        mixes = heterogeneity(f"dirichlet:{spec.alpha}/{classes}")
-        return f"{mixes + (1 - 1 / classes - mixes) / samples:.6g}"  # few records of a mix differ by chance
+        return f"dirichlet:{spec.alpha}/{classes}/{samples}"
     percent = 100.0 if spec.scheme != "similarity" or spec.similarity is None else spec.similarity
     if percent == 100:
         return f"alike:{samples}/{classes}"
     if classes == CLASSES and not spec.blocks:
         return f"similarity:{percent:g}/{samples}"
     # The rest are two pieces of one class each, or one sorted block, which is of one class where clients are many.
-    apart = (1 - percent / 100) ** 2 * max(0.0, 1 / (1 if spec.blocks else 2) - 1 / classes)
-    return f"{apart + by_chance(classes, samples):.6g}"
+    apart = np.clip((1 if spec.blocks else 2) - np.arange(classes), 0, 1)
+    shares = percent / 100 / classes + (1 - percent / 100) * apart / apart.sum()
+    return f"{spread(shares, np.full(classes, 1 / classes), samples):.6g}"
 
 
 def measured_heterogeneity(split: Partition, data: Dataset) -> float:
-    """ζ² as the labels have it: the mean over clients of ‖h_k − h‖². Only a simulation may look at them."""
+    """ζ² as the labels have it: the mean over clients of (1 + χ²)/M. Only a simulation may look at them."""
     counts = split.label_counts(data.train_targets, data.num_classes)
-    shares = counts / counts.sum(axis=1, keepdims=True)
-    return float(((shares - counts.sum(axis=0) / counts.sum()) ** 2).sum(axis=1).mean())
+    records = counts.sum(axis=1)
+    return spread(counts / records[:, None], counts.sum(axis=0) / counts.sum(), records)

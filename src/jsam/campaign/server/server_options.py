@@ -13,6 +13,7 @@ from jsam.campaign.campaign_rules import SETTINGS, CampaignRules
 from jsam.campaign.checked import ALLOWED, is_name, whole_number
 from jsam.campaign.identity import public_key_text
 from jsam.errors import InputError
+from jsam.mechanism.heterogeneity import with_records
 from jsam.mechanism.rules import AUTO, LATER
 from jsam.runs.noise_weight import NoiseWeight
 
@@ -124,4 +125,7 @@ def _weighed(rules: CampaignRules, conduct: ServerOptions, parameters: Callable[
             "noise_weight is 'auto'; it needs records, the number that an average client holds, or a number"
         )
     weight = NoiseWeight.of(rules.training, num_parameters=parameters(rules.model), samples=conduct.records)
-    return replace(rules, rules=replace(rules.rules, noise_weight=weight.value))
+    economy = replace(rules.rules, noise_weight=weight.value)
+    if economy.heterogeneity is not None:
+        economy = replace(economy, heterogeneity=with_records(economy.heterogeneity, conduct.records))
+    return replace(rules, rules=economy)
