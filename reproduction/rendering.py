@@ -15,6 +15,15 @@ from jsam.report.output_files import write_result
 from jsam.report.plain import csv_text
 from reproduction import paper_numbers as published
 from reproduction.claims import GAIN_COSTS, all_claims
+from reproduction.even_results import (
+    CAPPED_HEAD,
+    UNCAPPED_HEAD,
+    WRONG_HEAD,
+    capped_rows,
+    even_claims,
+    uncapped_rows,
+    wrong_rows,
+)
 from reproduction.paths import Places
 from reproduction.pictures import Picture, pictures_of
 from reproduction.results import Difference, Results
@@ -36,7 +45,7 @@ STOCK = ("experiment", "runs", "device time")
 REACHED = ("data set", "s", "accuracy", *published.MECHANISMS)
 LARGEST = ("data set", "cost", *published.MECHANISMS)
 OTHER_Q = ("data set", "s", "cost", "JSAM's accuracy and the largest ε sold, at each Q that was run")
-DOCUMENTS = ("docs/reproduction.md", "docs/reproduction-constants.md")
+DOCUMENTS = ("docs/reproduction.md", "docs/reproduction-constants.md", "docs/even-shares.md")
 
 
 def render_all(places: Places, ids: Sequence[str] = ()) -> list[Path]:
@@ -118,7 +127,9 @@ def _other_weights(results: Results) -> list[tuple[str, Sequence[str]]]:
     best: dict[tuple[str, float, float], dict[float, dict[float, list[Record]]]] = {}
     for record in results.known.values():
         c = record.config
-        if (c.mechanism, c.noise, c.held_out, c.max_selection_prob) == ("jsam", "exact", False, None):
+        if (c.mechanism, c.noise, c.held_out, c.max_selection_prob, c.max_epsilon) == (
+            "jsam", "exact", False, None, None,
+        ):  # fmt: skip
             place = best.setdefault((c.dataset, -c.similarity, c.cost), {}).setdefault(c.noise_weight, {})
             place.setdefault(c.learning_rate, []).append(record)
     rows: list[tuple[str, Sequence[str]]] = []
@@ -271,6 +282,12 @@ def _documentation(text: str, results: Results, claims: Sequence[Claim], picture
         "summary": _markdown(SUMMARY, _summary(results)),
         "chosen": _markdown(("name", "value"), [cells for _, cells in _chosen(results)]),
         "steps": _markdown(STEPS_HEAD, [cells for _, cells in _steps(results)]),
+        "even-uncapped": _markdown(UNCAPPED_HEAD, uncapped_rows(results)),
+        "even-capped": _markdown(CAPPED_HEAD, capped_rows(results)),
+        "even-wrong": _markdown(WRONG_HEAD, wrong_rows(results)),
+        "even-claims": _markdown(
+            ("statement", "verdict", "numbers"), [(c.statement, c.verdict, c.numbers) for c in even_claims(results)]
+        ),
         **{f"table-{dataset}": _markdown(READABLE, rows_of(results, f"table-{dataset}")) for dataset in NAMES},
     }
     for name, content in parts.items():
