@@ -273,3 +273,10 @@ def test_a_mechanism_that_cannot_be_imported_is_refused_in_one_line(run: Run) ->
         result = run("plan", EXAMPLE, *UNIFORM, "--mechanism", name)
         assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
         assert wanted in result.err
+
+
+def test_a_heterogeneity_without_a_noise_weight_is_warned_about(run: Run, clients: WriteClients) -> None:
+    """The bias is then in squares of the clipping norm, and the noise must be too."""
+    arguments = ["plan", clients(TWENTY), *UNIFORM, "--heterogeneity", "classes:2/10"]
+    assert "--noise-weight 1.66" in run(*arguments).err
+    assert "warning" not in run(*arguments, "--noise-weight", "1.66").err
