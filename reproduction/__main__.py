@@ -62,7 +62,8 @@ def _in_options(message: str, given: argparse.Namespace) -> str:
 
 
 def _list(given: argparse.Namespace) -> None:
-    from reproduction.tabulate import progress_of, text_table
+    from jsam.sweeps.text_table import text_table
+    from reproduction.tabulate import progress_of
 
     specs, places = _opened(given)
     progress = progress_of(specs, places)
@@ -118,8 +119,9 @@ def _choose(given: argparse.Namespace) -> None:
 
 
 def _table(given: argparse.Namespace) -> None:
+    from jsam.sweeps.text_table import text_table
     from reproduction.prerequisites import waiting_lines
-    from reproduction.tabulate import COLUMNS, READABLE, readable, table_rows, text_table
+    from reproduction.tabulate import COLUMNS, READABLE, readable, table_rows
     from reproduction.tuned_settings import Chosen
 
     specs, places = _opened(given)
@@ -152,9 +154,9 @@ def _render(given: argparse.Namespace) -> None:
 
 
 def _claims(given: argparse.Namespace) -> None:
+    from jsam.sweeps.text_table import text_table
     from reproduction.claims import all_claims
     from reproduction.results import Results
-    from reproduction.tabulate import text_table
 
     columns = ("source", "statement", "verdict", "numbers")
     rows = [{name: getattr(claim, name) for name in columns} for claim in all_claims(Results(_places(given)))]

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from jsam.sweeps.device_time import CPU, Sweep, read_sweeps
 from reproduction.economics import current_planner
 from reproduction.paths import Places
 from reproduction.spec import Spec, load_specs
 from reproduction.store import Record, read_places
-from reproduction.sweeps import CPU, Sweep, read_sweeps
 from reproduction.tabulate import Cell, cells
 from reproduction.tuned_settings import Chosen
 

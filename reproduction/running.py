@@ -18,6 +18,7 @@ from jsam.privacy import Adjacency, epsilon_of
 from jsam.report.output_files import check_target
 from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.settings import TrainingSettings
+from jsam.sweeps.device_time import CPU, FILE, add_sweep
 from jsam.training.clipping.precision import checked_precision
 from jsam.training.environment import accelerator, device_named
 from jsam.training.learning_rate import with_fitted_step
@@ -31,7 +32,6 @@ from reproduction.reuse import Twins, twin_record
 from reproduction.spec import Spec
 from reproduction.store import Record, append, read_places, read_records, write_sorted
 from reproduction.stored_numbers import contract_numbers, rounded
-from reproduction.sweeps import CPU, FILE, add_sweep
 from reproduction.tasks import task_of
 from reproduction.tuned_settings import Chosen
 

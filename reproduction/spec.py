@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jsam.errors import InputError
+from jsam.sweeps.grid import combinations
 from reproduction.config import RunConfig
 from reproduction.paths import Places
 from reproduction.tuned_settings import Chosen
@@ -79,15 +79,7 @@ class Spec:
     def _combinations(self) -> list[dict[str, Any]]:
         """None for a planner's experiment, whose settings mean other things."""
         grids = () if self.kind == "planner" else self.grids
-        return [settings for grid in grids for settings in _product({**self.settings, **grid})]
-
-
-def _product(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """All combinations of the values given as lists; the seed changes last, then the lists in the order written."""
-    lists: dict[str, list[Any]] = {name: value for name, value in settings.items() if isinstance(value, list)}
-    names = sorted(lists, key=lambda name: name != "seed")
-    combinations = itertools.product(*(lists[name] for name in names))
-    return [{**settings, **dict(zip(names, values, strict=True))} for values in combinations]
+        return [settings for grid in grids for settings in combinations({**self.settings, **grid})]
 
 
 def load_specs(places: Places, ids: Sequence[str] = ()) -> list[Spec]:

@@ -1,66 +1,31 @@
-"""Results as lines of JSON, a file an experiment; found by key wherever they stand, merged in any order."""
+"""The stored runs of the paper's experiments: a file an experiment, found by key, merged in any order."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from jsam.errors import InputError
-from jsam.report.output_files import write_result
+from jsam.sweeps import result_store
+from jsam.sweeps.device_time import FILE, merge_sweeps
+from jsam.sweeps.result_store import append
 from reproduction.config import RunConfig
 from reproduction.paths import PLANS, Places
 from reproduction.planning import merge_plans
-from reproduction.sweeps import FILE, merge_sweeps
 
-
-@dataclass(frozen=True, kw_only=True)
-class Record:
-    """A run's configuration and what came of it; `result` holds plain numbers only."""
-
-    config: RunConfig
-    result: Mapping[str, Any]
-
-    @property
-    def key(self) -> str:
-        return self.config.key
-
-    def line(self) -> str:
-        stored = {"key": self.key, "config": self.config.as_dict(), "result": dict(self.result)}
-        return json.dumps(stored, separators=(",", ":"), allow_nan=False) + "\n"
+Record = result_store.Record[RunConfig]
+__all__ = ["Record", "append", "merge", "read_folder", "read_places", "read_records", "write_sorted"]
 
 
 def read_records(path: Path) -> Iterator[Record]:
     """The records of a file; a last line cut short by a kill is left out."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    except OSError as error:
-        raise InputError(f"results {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"results {path} cannot be read: not text in UTF-8") from error
-    for number, line in enumerate(lines, start=1):
-        try:
-            stored = json.loads(line)
-            record = Record(config=RunConfig.from_dict(stored["config"]), result=stored["result"])
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines) and not line.endswith("\n"):
-                return
-            raise InputError(f"results {path}, line {number}: not a stored run ({error})") from error
-        if record.key != stored.get("key"):
-            raise InputError(f"results {path}, line {number}: key {stored.get('key')} is not that of its configuration")
-        yield record
+    return result_store.read_records(path, RunConfig.from_dict)
 
 
 def read_folder(folder: Path) -> dict[str, Record]:
     """All runs of all files, by key."""
-    records: dict[str, Record] = {}
-    for path in sorted(folder.glob("*.jsonl")):
-        for record in read_records(path):
-            records.setdefault(record.key, record)
-    return records
+    return result_store.read_folder(folder, RunConfig.from_dict)
 
 
 def read_places(places: Places) -> dict[str, Record]:
@@ -68,30 +33,9 @@ def read_places(places: Places) -> dict[str, Record]:
     return {**read_folder(places.output), **read_folder(places.results)}
 
 
-def append(path: Path, record: Record) -> None:
-    """Add a line that a kill right after cannot take away."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab+") as file:
-        if file.tell() and _last_byte(path) != b"\n":
-            # The end of a line that a kill cut short would swallow this one.
-            whole = path.read_bytes()
-            file.truncate(whole.rfind(b"\n") + 1)
-        file.write(record.line().encode())
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _last_byte(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1)
-
-
 def write_sorted(path: Path, records: Iterable[Record]) -> None:
-    """The file in its settled form: one line a run, by configuration, so that equal results are equal files."""
-    unique = {record.key: record for record in records}
-    ordered = sorted(unique.values(), key=_order)
-    write_result(path, "".join(record.line() for record in ordered).encode())
+    """The file in its settled form: one line a run, by configuration."""
+    result_store.write_sorted(path, records, _order)
 
 
 def _order(record: Record) -> tuple[Any, ...]:

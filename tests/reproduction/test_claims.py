@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jsam.runs.settings import TrainingSettings
+from jsam.sweeps.device_time import add_sweep
 from jsam.training.learning_rate import fitted_learning_rate
 from jsam.training.task import weights_norm
 from reproduction import paper_numbers as published
@@ -18,7 +19,6 @@ from reproduction.paths import Places
 from reproduction.planner_claims import _ratio_verdict
 from reproduction.results import Difference, Results
 from reproduction.spec import load_specs
-from reproduction.sweeps import add_sweep
 from reproduction.tasks import first_model
 from reproduction.tuned_settings import Chosen
 from reproduction.verdicts import (

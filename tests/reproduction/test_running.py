@@ -16,6 +16,7 @@ import pytest
 
 from jsam.errors import InputError
 from jsam.runs.noise_plan import NoisePlan
+from jsam.sweeps.device_time import FILE, add_sweep, read_sweeps
 from jsam.training.trials import Trial, run_trials
 from reproduction import running
 from reproduction.__main__ import main
@@ -27,7 +28,6 @@ from reproduction.reuse import Twins
 from reproduction.running import missing, run_specs, settings_of, spent_epsilon_max
 from reproduction.spec import Spec, load_specs
 from reproduction.store import append, merge, read_folder, read_records
-from reproduction.sweeps import FILE, add_sweep, read_sweeps
 from reproduction.tabulate import COLUMNS, table_rows
 from reproduction.tasks import task_of
 from reproduction.tuned_settings import Chosen
