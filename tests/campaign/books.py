@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from jsam.campaign.client.client_folder import ClientFolder
+from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.refusal import Reason, Refused
 from jsam.campaign.round_request import RoundRequest
 from jsam.campaign.terms import Terms
@@ -30,6 +32,12 @@ def refused(action: Callable[[], object]) -> Reason:
         action()
     assert str(caught.value).startswith(caught.value.code)
     return caught.value.code
+
+
+def folder_of(ledger: ClientLedger) -> Path:
+    """The folder of books that are in one."""
+    assert isinstance(ledger.storage, ClientFolder)
+    return ledger.storage.path
 
 
 def contents(folder: Path) -> dict[str, bytes]:

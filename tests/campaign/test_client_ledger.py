@@ -21,7 +21,7 @@ from jsam.campaign.round_request import RoundRequest
 from jsam.campaign.statement import Total
 from jsam.campaign.terms import Terms
 from jsam.privacy import Release, check_contract
-from tests.campaign.books import MODEL, ask, contents, noisy, refused
+from tests.campaign.books import MODEL, ask, contents, folder_of, noisy, refused
 from tests.campaign.offers import forged, offer, public_inputs
 
 
@@ -46,15 +46,15 @@ def test_the_computation_gets_the_noise_of_the_terms_for_its_multiplicity(ledger
 
 def test_a_round_asked_for_again_gets_the_stored_bytes_without_computing(ledger: ClientLedger) -> None:
     first = ledger.answer(ask(offer(), 0), noisy, model=MODEL)
-    before = contents(ledger.folder)
-    again = ClientLedger(ledger.folder)  # another process
+    before = contents(folder_of(ledger))
+    again = ClientLedger(folder_of(ledger))  # another process
     assert again.answer(ask(offer(), 0), lambda release: pytest.fail("computed twice"), model=MODEL) == first
-    assert contents(ledger.folder) == before
+    assert contents(folder_of(ledger)) == before
 
 
 def test_the_release_is_on_disk_before_anything_is_computed(ledger: ClientLedger) -> None:
     def compute(release: Release) -> bytes:
-        (entry,) = ClientLedger(ledger.folder).statement()
+        (entry,) = ClientLedger(folder_of(ledger)).statement()
         assert (entry.releases, entry.participations) == (1, 2)
         assert entry.payment == 0  # nothing was answered yet
         return b"reply"
@@ -82,9 +82,9 @@ def test_all_draws_used_spend_what_was_bought_and_no_more(ledger: ClientLedger) 
     assert (entry.participations, entry.releases, entry.payment) == (5, 3, 0.8)
     assert 1.5 * (1 - 1e-5) < entry.epsilon_spent <= 1.5
     assert not entry.overspent
-    before = contents(ledger.folder)
+    before = contents(folder_of(ledger))
     assert refused(lambda: ledger.answer(ask(offer(), 3), noisy, model=MODEL)) is Reason.TOO_MANY_DRAWS
-    assert contents(ledger.folder) == before
+    assert contents(folder_of(ledger)) == before
 
 
 def test_declining_a_second_offer_ends_the_campaign(tmp_path: Path) -> None:
@@ -125,13 +125,13 @@ def test_a_forged_or_reordered_request_is_refused_by_name_and_changes_nothing(
     ledger: ClientLedger, changes: dict[str, Any], reason: Reason | None
 ) -> None:
     ledger.answer(ask(offer(), 2), noisy, model=MODEL)
-    before = contents(ledger.folder)
+    before = contents(folder_of(ledger))
     request = dataclasses.replace(ask(offer(), 3), **changes)
     if reason is None:
         ledger.answer(request, noisy, model=MODEL)  # the honest neighbour of what is refused
         return
     assert refused(lambda: ledger.answer(request, noisy, model=MODEL)) is reason
-    assert contents(ledger.folder) == before
+    assert contents(folder_of(ledger)) == before
 
 
 @pytest.mark.parametrize(
@@ -164,11 +164,11 @@ def test_a_request_travels_as_plain_values() -> None:
 
 def test_no_refusal_tells_paths_or_numbers(ledger: ClientLedger, tmp_path: Path) -> None:
     secret = "0.123456"
-    strict = ClientLedger(ledger.folder, Policy(max_epsilon=float(secret)))
+    strict = ClientLedger(folder_of(ledger), Policy(max_epsilon=float(secret)))
     damaged = ClientLedger(tmp_path / "damaged")
     damaged.accept(offer())
     damaged.answer(ask(offer(), 0), noisy, model=MODEL)
-    (next((damaged.folder / "campaigns").iterdir()) / "releases.jsonl").unlink()
+    (next((folder_of(damaged) / "campaigns").iterdir()) / "releases.jsonl").unlink()
     for action in (
         lambda: strict.accept(offer(campaign="autumn")),
         lambda: strict.accept(forged(offer(campaign="autumn"), noise_std=0.0)),
@@ -184,9 +184,9 @@ def test_no_refusal_tells_paths_or_numbers(ledger: ClientLedger, tmp_path: Path)
 
 def test_accepting_the_same_terms_again_changes_nothing(ledger: ClientLedger) -> None:
     ledger.answer(ask(offer(), 0), noisy, model=MODEL)
-    before = contents(ledger.folder)
+    before = contents(folder_of(ledger))
     ledger.accept(offer())
-    assert contents(ledger.folder) == before
+    assert contents(folder_of(ledger)) == before
     assert ledger.terms("spring") == offer()
 
 
@@ -267,7 +267,7 @@ def test_a_closed_campaign_answers_nothing_more_and_keeps_its_record(ledger: Cli
 def test_a_reply_that_was_given_and_lost_is_never_made_anew(ledger: ClientLedger, damage: str) -> None:
     """A second value with fresh noise would be a second release."""
     ledger.answer(ask(offer(), 0), noisy, model=MODEL)
-    (reply,) = ledger.folder.rglob("0.bin")
+    (reply,) = folder_of(ledger).rglob("0.bin")
     if damage == "lose":
         reply.unlink()
     else:
@@ -277,8 +277,8 @@ def test_a_reply_that_was_given_and_lost_is_never_made_anew(ledger: ClientLedger
 
 @pytest.mark.parametrize("damage", ["lose the ledger", "empty the ledger", "set the ledger back", "change the terms"])
 def test_damaged_books_release_nothing(ledger: ClientLedger, damage: str) -> None:
-    (releases,) = ledger.folder.rglob("releases.jsonl")
-    (terms,) = ledger.folder.rglob("terms.json")
+    (releases,) = folder_of(ledger).rglob("releases.jsonl")
+    (terms,) = folder_of(ledger).rglob("terms.json")
     earlier = releases.read_bytes()
     ledger.answer(ask(offer(), 0), noisy, model=MODEL)
     if damage == "lose the ledger":
@@ -305,7 +305,7 @@ def test_even_terms_that_should_never_have_been_accepted_cannot_be_overspent(tmp
 
 def test_a_second_process_waits_for_the_first_and_gives_up_with_a_reason(ledger: ClientLedger) -> None:
     def compute(release: Release) -> bytes:
-        impatient = ClientLedger(ledger.folder, wait=0.0)
+        impatient = ClientLedger(folder_of(ledger), wait=0.0)
         assert refused(lambda: impatient.answer(ask(offer(), 0), noisy, model=MODEL)) is Reason.BUSY
         return b"reply"
 
@@ -316,7 +316,7 @@ def test_many_at_once_get_one_value(ledger: ClientLedger) -> None:
     replies: list[bytes] = []
 
     def one() -> None:
-        replies.append(ClientLedger(ledger.folder).answer(ask(offer(), 0), noisy, model=MODEL))
+        replies.append(ClientLedger(folder_of(ledger)).answer(ask(offer(), 0), noisy, model=MODEL))
 
     threads = [threading.Thread(target=one) for _ in range(8)]
     for thread in threads:

@@ -10,7 +10,7 @@ from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.refusal import Reason
 from jsam.errors import InputError
 from jsam.privacy import Release
-from tests.campaign.books import MODEL, OTHER_MODEL, ask, contents, noisy, refused
+from tests.campaign.books import MODEL, OTHER_MODEL, ask, contents, folder_of, noisy, refused
 from tests.campaign.offers import offer
 
 
@@ -23,9 +23,9 @@ def ledger(tmp_path: Path) -> ClientLedger:
 
 def test_an_answered_round_is_refused_for_another_model_and_repeated_for_its_own(ledger: ClientLedger) -> None:
     reply = ledger.answer(ask(offer(), 0), noisy, model=MODEL)
-    before = contents(ledger.folder)
+    before = contents(folder_of(ledger))
     assert refused(lambda: ledger.answer(ask(offer(), 0), noisy, model=OTHER_MODEL)) is Reason.OTHER_MODEL
-    assert contents(ledger.folder) == before
+    assert contents(folder_of(ledger)) == before
     assert ledger.answer(ask(offer(), 0), noisy, model=MODEL) == reply
     ledger.answer(ask(offer(), 1), noisy, model=OTHER_MODEL)  # the next round has the next model
 
@@ -56,7 +56,7 @@ def test_the_model_is_recorded_in_one_step_with_the_release(
         patch.setattr("jsam.campaign.client.client_journal.write_atomically", die)
         with pytest.raises(KeyboardInterrupt):
             ledger.answer(ask(offer(), 0), noisy, model=MODEL)
-    assert list(ledger.folder.rglob("0.model")) == []
+    assert list(folder_of(ledger).rglob("0.model")) == []
     assert ledger.statement()[0].releases == 1
     assert refused(lambda: ledger.answer(ask(offer(), 0), noisy, model=OTHER_MODEL)) is Reason.OTHER_MODEL
     ledger.answer(ask(offer(), 0), noisy, model=MODEL)
@@ -70,7 +70,7 @@ def test_a_request_that_is_refused_binds_nothing(ledger: ClientLedger) -> None:
 
 def test_a_recorded_round_whose_model_is_gone_is_not_answered(ledger: ClientLedger) -> None:
     ledger.answer(ask(offer(), 0), noisy, model=MODEL)
-    (path,) = ledger.folder.rglob("0.model")
+    (path,) = folder_of(ledger).rglob("0.model")
     path.unlink()
     assert refused(lambda: ledger.answer(ask(offer(), 0), noisy, model=MODEL)) is Reason.LEDGER_FAILED
 

@@ -17,7 +17,7 @@ if not TYPE_CHECKING:
 from jsam.campaign.client.client_ledger import ClientLedger
 from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason
-from tests.campaign.books import MODEL, ask, contents, noisy, refused
+from tests.campaign.books import MODEL, ask, contents, folder_of, noisy, refused
 from tests.campaign.offers import offer, public_inputs
 from tests.campaign.test_announcement import published
 from tests.redteam.hostile_server import RECORDS, HostileServer
@@ -55,19 +55,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> HostileServer:
 def test_rules_that_cannot_be_read_get_no_report_and_leave_nothing(
     changes: dict[str, Any], server: HostileServer
 ) -> None:
-    before = contents(server.ledger.folder)
+    before = contents(folder_of(server.ledger))
     answer = server.elicit(server.rules(campaign=f"n {changes}"), **changes)
     assert answer["refused"] == "unreadable-rules"
     assert "sensitivity" not in answer
     assert "0.23" not in str(answer)
-    assert contents(server.ledger.folder) == before
+    assert contents(folder_of(server.ledger)) == before
 
 
 @pytest.mark.parametrize("name", ["", "a" * 201, "a\nb", "a\0b", "\ud800"])
 def test_a_name_that_cannot_be_shown_is_refused_at_the_first_word(name: str, server: HostileServer) -> None:
-    before = contents(server.ledger.folder)
+    before = contents(folder_of(server.ledger))
     assert server.elicit(server.rules(), campaign=name)["refused"] == "malformed"
-    assert contents(server.ledger.folder) == before
+    assert contents(folder_of(server.ledger)) == before
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_paused_client_answers_nothing_and_goes_on_where_it_was(tmp_path: Path
     terms = server.agreed()
     first = server.ask(terms, 0)[1]
     server.ledger.pause()
-    before = contents(server.ledger.folder)
+    before = contents(folder_of(server.ledger))
     rules = server.rules(campaign="new")
     for answer in (
         server.hello(),
@@ -223,7 +223,7 @@ def test_a_paused_client_answers_nothing_and_goes_on_where_it_was(tmp_path: Path
         server.close("x"),
     ):
         assert answer["refused"] == "paused"
-    assert contents(server.ledger.folder) == before
+    assert contents(folder_of(server.ledger)) == before
     server.ledger.pause(False)
     again = server.ask(terms, 0)[1]
     assert first is not None

@@ -21,6 +21,7 @@ from jsam.campaign.server.server_store import ServerStore
 from jsam.flower.launch.federation import LocalFederation
 from jsam.privacy import Ledger
 from jsam.runs.run_folder import write_json
+from tests.campaign.books import folder_of
 from tests.flower.loopback import Federation, published
 from tests.soak.federation_books import VIOLATIONS, Books
 
@@ -40,7 +41,7 @@ def campaign(tmp_path: Path) -> tuple[Books, ServerStore, CampaignRules, Campaig
     federation.client_files = {f"client-{k}": file for k, file in enumerate(clients.files)}
     books = Books(federation)
     federation.stop()
-    own = CampaignStore.of(Journal(clients.ledger(0).folder), rules.campaign)
+    own = CampaignStore.of(Journal(folder_of(clients.ledger(0))), rules.campaign)
     return books, ServerStore(tmp_path / "server"), rules, own
 
 

@@ -193,20 +193,19 @@ def known_here(mechanism: str) -> str:
     return mechanism
 
 
-def rule_flags(*names: str, file: bool = True, written: bool = False, **usual: Any) -> Flags:
-    """Options for these settings, or else for all, with --rules and --write-rules where a command has them.
+def rule_flags(*names: str, written: bool = False, **usual: Any) -> Flags:
+    """Options for these settings, or else for all, with --rules, and with --write-rules where a command has it.
 
     `usual` is what the command takes where nothing is said; the help shows it.
     """
     hints = get_type_hints(Rules)
     defaults = {field.name: usual.get(field.name, field.default) for field in fields(Rules)}
     options = {name: _option(name, hints[name], defaults[name]) for name in names or defaults}
-    if file:
-        options[RULES_FILE] = _file_option(
-            ECONOMY,
-            "Read mechanism, prior, weights, caps and seed from this file; options beside it take the place of its "
-            "settings.",
-        )
+    options[RULES_FILE] = _file_option(
+        ECONOMY,
+        "Read mechanism, prior, weights, caps and seed from this file; options beside it take the place of its "
+        "settings.",
+    )
     if written:
         options[WRITTEN_RULES] = _file_option(RESULT, "Write the rules that were used here, for --rules.")
     return Flags(options, _parsed)

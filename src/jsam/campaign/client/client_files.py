@@ -27,7 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jsam.campaign.checked import ALLOWED, is_name
+from jsam.campaign.client.client_folder import ClientFolder
 from jsam.campaign.client.client_ledger import ClientLedger
+from jsam.campaign.client.client_storage import ClientStorage
 from jsam.campaign.client.policy import Policy
 from jsam.errors import InputError
 from jsam.files import keep_private, make_folder, private, read_toml, write_atomically
@@ -99,8 +101,16 @@ class ClientFiles:
             raise InputError("the node config has no client-file; start flower-supernode with one")
         return cls.load(client_folder(Path(folder), int(node_config["partition-id"])) / CLIENT_FILE)
 
+    def storage(self) -> ClientStorage:
+        """Where the books are kept: in the folder. A subclass may keep them elsewhere.
+
+        How long replies take and which records a model takes are in the folder all the same: both are this machine's.
+        """
+        return ClientFolder(self.ledger)
+
     def books(self) -> ClientLedger:
-        return ClientLedger(self.ledger, self.policy)
+        """The books, under the client's own limits."""
+        return ClientLedger(self.storage(), self.policy)
 
     def keep_private(self) -> None:
         """Close data and ledger to other users of this machine; refuse a ledger that is somebody else's and open."""

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jsam.errors import InputError, JsamError
+from jsam.campaign.client.client_storage import DamagedError
+from jsam.errors import InputError
 from jsam.files import make_folder, sync_folder, write_atomically
 from jsam.privacy import Ledger, Release, read_ledger
 from jsam.privacy.chain import Chain
@@ -29,10 +30,6 @@ _FILE = re.compile(r"(published|offers|terms)\.json|closed|replies/[0-9]+\.(mode
 # Replies are too large for the chain, which holds their digests.
 _REPLY = re.compile(r"replies/[0-9]+\.bin")
 _READS = 50
-
-
-class DamagedError(JsamError):
-    """The books are not as they were left. Nothing may be released on their strength."""
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The client's own books: what it agreed to, what it has spent, and whether it may answer once more.
 
-The order of one answer, each step on disk before the next begins:
+The order of one answer, each step stored for good before the next begins; on the right, how a folder stores it:
 
     1. the release is recorded as spent, and with it the model that it is for (one entry of the journal)
     2. the reply is computed, with fresh noise                                (memory)
@@ -9,7 +9,8 @@ The order of one answer, each step on disk before the next begins:
     5. the reply is returned, and may leave
 
 The journal is one chain over all campaigns (`jsam.campaign.client.client_journal`). Before anything is done with the
-books it is read, checked, and held against all files: books that were cut, edited, or mixed up release nothing.
+books it is read, checked, and held against all files: books that were cut, edited, or mixed up release nothing. Another
+storage (`jsam.campaign.client.client_storage`) may store 3 and 4 in one step.
 
 Claim: whatever the moments at which the process is killed and however often a round is asked for, at most one noisy
 value of that round ever leaves, and what has left never exceeds what is recorded. Proof. A value leaves at 5 only, so
@@ -32,16 +33,23 @@ that it never lets end, and watch. Bound before anything is computed, a round sh
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from jsam.campaign.announcement import Announcement
 from jsam.campaign.client.acceptable_rules import judge_rules, prior_support
-from jsam.campaign.client.client_journal import DamagedError, Journal
-from jsam.campaign.client.client_lock import opened_books, translated
-from jsam.campaign.client.client_store import RULES, CampaignStore
+from jsam.campaign.client.client_folder import ClientFolder
+from jsam.campaign.client.client_storage import (
+    RULES,
+    CampaignRecords,
+    ClientStorage,
+    DamagedError,
+    OpenBooks,
+    translated,
+)
 from jsam.campaign.client.policy import Policy
 from jsam.campaign.refusal import Reason, Refused
 from jsam.campaign.round_request import AGREED, RoundRequest
@@ -50,7 +58,6 @@ from jsam.campaign.statement import Statement, Total, total
 from jsam.campaign.terms import Terms
 from jsam.campaign.verification import Check, Status, verify
 from jsam.errors import InputError
-from jsam.files import make_folder, sync_folder, write_atomically
 from jsam.privacy import Release
 
 Compute = Callable[[Release], bytes]
@@ -62,34 +69,34 @@ _MODEL_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class ClientLedger:
-    """All campaigns of one client, in a folder on its own disk. Any number of processes may share it, one at a time.
+    """All campaigns of one client. Any number of processes may share its books, one at a time.
 
     Everything raised on purpose is `Refused`, whose text may be sent; details stay in its `__cause__`.
     """
 
-    def __init__(self, folder: Path | str, policy: Policy | None = None, *, wait: float = WAIT) -> None:
-        """`wait`: for how many seconds to queue behind another process that is answering."""
-        self.folder = Path(folder)
+    def __init__(
+        self, storage: ClientStorage | Path | str, policy: Policy | None = None, *, wait: float = WAIT
+    ) -> None:
+        """`storage` says where the books are; a path is that of a folder on the client's own disk.
+
+        `wait`: for how many seconds to queue behind another process that is answering.
+        """
+        self.storage: ClientStorage = ClientFolder(storage) if isinstance(storage, Path | str) else storage
         self.policy = policy or Policy()
         self.wait = wait
-        self._paused = self.folder / "paused"
 
     @property
     def paused(self) -> bool:
         """Whether the client's owner wants no request answered for now."""
-        return self._paused.exists()
+        return self.storage.paused
 
     def pause(self, on: bool = True) -> None:
-        make_folder(self.folder, mode=0o700)
-        if on:
-            write_atomically(self._paused, b"")
-        else:
-            self._paused.unlink(missing_ok=True)
-            sync_folder(self.folder)
+        """From now on answer no request, or answer again."""
+        self.storage.pause(on)
 
     def check(self) -> None:
-        """`DamagedError`, which names the file, if the books are not as they were left. Not for what leaves."""
-        Journal.checked(self.folder, digests=True)
+        """`DamagedError`, which names the place, if the books are not as they were left. Not for what leaves."""
+        self.storage.reading(thorough=True)
 
     def hear(
         self,
@@ -104,17 +111,17 @@ class ClientLedger:
         Rules under which the client would accept nothing are refused: then it must not report. A no stays one.
         """
         announcement = Announcement.from_json(published)
-        with opened_books(self.folder, self.wait) as journal, translated():
-            if self._heard(announcement, journal):
+        with self._writing() as books, translated():
+            if self._heard(announcement, books):
                 return
         # It may take a while, in which others may use the books.
         support = prior_support(announcement.rules, knows_model)
-        with opened_books(self.folder, self.wait) as journal, translated():
-            if self._heard(announcement, journal):
+        with self._writing() as books, translated():
+            if self._heard(announcement, books):
                 return
             refusal = judge_rules(announcement.rules, support, self.policy, sensitivity=sensitivity, samples=samples)
             # One entry, also for a no: each look at the policy counts as one campaign.
-            CampaignStore.of(journal, announcement.campaign).keep_published(announcement.text, refusal)
+            books.campaign(announcement.campaign).keep_published(announcement.text, refusal)
         if refusal is not None:
             raise refusal
 
@@ -132,8 +139,8 @@ class ClientLedger:
         must follow the rules that were published; with `published` it must be a campaign whose rules were heard.
         At most `OFFERS_JUDGED` offers of a campaign get as far as the policy; one that was declined stays declined.
         """
-        with opened_books(self.folder, self.wait) as journal, translated():
-            store = CampaignStore.of(journal, terms.campaign)
+        with self._writing() as books, translated():
+            store = books.campaign(terms.campaign)
             _still_open(store)
             if store.known:
                 if store.terms == terms:
@@ -143,7 +150,7 @@ class ClientLedger:
             _follow_the_rules(terms, store.published, needed=published)
             # What can go wrong here tells a server only what it knows: its own offer, and what was reported to it.
             _hold(verify(terms, sensitivity, samples))
-            self._judge_once(terms, store, journal)
+            self._judge_once(terms, store, books)
             store.accept(terms)
 
     def answer(self, request: RoundRequest, compute: Compute, *, model: str) -> bytes:
@@ -155,10 +162,10 @@ class ClientLedger:
         """
         if not _MODEL_DIGEST.fullmatch(model):
             raise InputError(f"model is {model!r}; it must be a SHA-256 of 64 hexadecimal digits")
-        with opened_books(self.folder, self.wait) as journal:
+        with self._writing() as books:
             with translated():
-                store = _known(journal, request.campaign)
-                release = self._admitted(request, store, model, journal)
+                store = _known(books, request.campaign)
+                release = self._admitted(request, store, model, books)
                 try:
                     reply = store.reply(request.round)
                 except DamagedError as error:
@@ -176,26 +183,27 @@ class ClientLedger:
 
         So too one that was heard of and has no terms yet: an offer that was held up on its way must not bind.
         """
-        with opened_books(self.folder, self.wait) as journal, translated():
-            store = CampaignStore.of(journal, campaign)
+        with self._writing() as books, translated():
+            store = books.campaign(campaign)
             if store.published is None:
-                store = _known(journal, campaign)
+                store = _known(books, campaign)
             store.close()
 
     def campaigns(self) -> tuple[str, ...]:
         """The names of all campaigns that were heard of or accepted."""
         with translated():
-            return CampaignStore.names_in(Journal.checked(self.folder))
+            names = (_name(store) for store in self.storage.reading().campaigns())
+            return tuple(name for name in names if name is not None)
 
     def terms(self, campaign: str) -> Terms:
         """What was accepted."""
         with translated():
-            return _known(Journal.checked(self.folder), campaign).terms
+            return _known(self.storage.reading(), campaign).terms
 
     def statement(self, *, without: str | None = None) -> tuple[Statement, ...]:
         """One entry a campaign, from the books alone; may be asked while another process answers."""
         with translated():
-            return _statements(Journal.checked(self.folder), without)
+            return _statements(self.storage.reading(), without)
 
     def committed(self, *, without: str | None = None) -> Total:
         """What campaigns together may come to spend, or did spend if they are over."""
@@ -205,13 +213,21 @@ class ClientLedger:
         """What all campaigns together have spent so far."""
         return total(entry.spent for entry in self.statement())
 
-    def _heard(self, announcement: Announcement, journal: Journal) -> bool:
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[OpenBooks]:
+        """The books, while no other process has them. Errors of the books become refusals, all others pass."""
+        with contextlib.ExitStack() as stack:
+            with translated():
+                books = stack.enter_context(self.storage.writing(self.wait))
+            yield books
+
+    def _heard(self, announcement: Announcement, books: OpenBooks) -> bool:
         """Whether these very rules were heard before and not refused; `Refused` if nothing may be heard."""
-        store = CampaignStore.of(journal, announcement.campaign)
+        store = books.campaign(announcement.campaign)
         _still_open(store)
         earlier = store.published
         if earlier is None:
-            if len(journal.campaigns) >= self.policy.max_campaigns:
+            if len(books.campaigns()) >= self.policy.max_campaigns:
                 raise Refused(Reason.TOO_MANY_CAMPAIGNS, "this client hears of no more campaigns")
             return False
         if Announcement.from_json(earlier).values != announcement.values:
@@ -221,10 +237,10 @@ class ClientLedger:
             raise said
         return True
 
-    def _judge_once(self, terms: Terms, store: CampaignStore, journal: Journal) -> None:
+    def _judge_once(self, terms: Terms, store: CampaignRecords, books: OpenBooks) -> None:
         """Judge an offer, or say again what was said to it before."""
-        mark, judged = hashlib.sha256(terms.to_json().encode()).hexdigest(), store.offers()
-        judged.pop(RULES, None)
+        mark = hashlib.sha256(terms.to_json().encode()).hexdigest()
+        judged = {other: said for other, said in store.offers().items() if other != RULES}
         earlier = judged.get(mark)
         if earlier is not None:
             raise earlier
@@ -234,7 +250,7 @@ class ClientLedger:
             # Counted before it is judged, or a kill at the right moment would give one look more.
             store.note_offer(mark, None)
         try:
-            self._judge(terms, journal)
+            self._judge(terms, books)
         except Refused as refusal:
             if refusal.code is Reason.LEDGER_FAILED:
                 raise
@@ -244,27 +260,27 @@ class ClientLedger:
             store.note_offer(mark, refusal)
             raise
 
-    def _judge(self, terms: Terms, journal: Journal) -> None:
+    def _judge(self, terms: Terms, books: OpenBooks) -> None:
         if self.policy.check_loss_weight:
             check = check_loss_weight_apart(terms)
             if check.status is Status.NOT_CHECKED:
                 raise Refused(Reason.INVALID_TERMS, "the loss weight of this budget cannot be checked here")
             _hold((check,))
-        others = total(entry.committed for entry in _statements(journal, terms.campaign))
+        others = total(entry.committed for entry in _statements(books, terms.campaign))
         objections = self.policy.judge(terms, others)
         if objections:
             names = ", ".join(objection.code for objection in objections)
             raise Refused(Reason.DECLINED, f"against the client's policy: {names}")
 
-    def _admitted(self, request: RoundRequest, store: CampaignStore, model: str, journal: Journal) -> Release:
+    def _admitted(self, request: RoundRequest, store: CampaignRecords, model: str, books: OpenBooks) -> Release:
         """The release that is asked for, recorded; or a refusal, and the books unchanged."""
         terms, releases = store.terms, store.releases()
         release = _agreed_release(request, terms)
         _still_open(store)
         recorded = next((entry for entry in releases if entry.round == request.round), None)
         if recorded is None:
-            self._afford(release, terms, releases, journal)
-            self._make_space(store, journal)
+            self._afford(release, terms, releases, books)
+            self._make_space(store, books)
         elif recorded != release:
             raise Refused(Reason.REPEAT_DIFFERS, "this round was asked for before, with another multiplicity")
         bound = store.model(request.round)
@@ -273,10 +289,10 @@ class ClientLedger:
         if recorded is None:
             store.record(release, model)
         elif bound is None:
-            raise DamagedError(f"{store.folder}: round {request.round} is recorded and its model is not")
+            raise DamagedError(f"{store.where}: round {request.round} is recorded and its model is not")
         return release
 
-    def _afford(self, release: Release, terms: Terms, releases: tuple[Release, ...], journal: Journal) -> None:
+    def _afford(self, release: Release, terms: Terms, releases: Sequence[Release], books: OpenBooks) -> None:
         if any(entry.round > release.round for entry in releases):
             raise Refused(Reason.OUT_OF_ORDER, "a later round was released already")
         draws = sum(entry.multiplicity for entry in releases) + release.multiplicity
@@ -286,13 +302,13 @@ class ClientLedger:
         if own.epsilon_spent > terms.epsilon:
             raise Refused(Reason.EPSILON_EXHAUSTED, "this release would spend more ε than was bought")
         # A policy that became stricter after the terms were accepted holds all the same.
-        others = total(entry.spent for entry in _statements(journal, terms.campaign))
+        others = total(entry.spent for entry in _statements(books, terms.campaign))
         if not self.policy.allows(total([others, own.spent])):
             raise Refused(Reason.POLICY_TOTAL, "this release would pass the client's total over all campaigns")
 
-    def _make_space(self, store: CampaignStore, journal: Journal) -> None:
+    def _make_space(self, store: CampaignRecords, books: OpenBooks) -> None:
         """Make room for a reply before its release is recorded, or its ε would be spent for nothing."""
-        stored = sum(campaign.replies_size() for campaign in CampaignStore.all_in(journal))
+        stored = sum(campaign.replies_size() for campaign in books.campaigns() if campaign.known)
         if stored < self.policy.max_stored_bytes:
             return
         own = store.replies_size()
@@ -302,7 +318,7 @@ class ClientLedger:
             raise Refused(Reason.NO_SPACE, "the client keeps no more replies")
 
 
-def _still_open(store: CampaignStore) -> None:
+def _still_open(store: CampaignRecords) -> None:
     if store.closed:
         raise Refused(Reason.CAMPAIGN_CLOSED, "this campaign is over for this client")
 
@@ -337,13 +353,26 @@ def _agreed_release(request: RoundRequest, terms: Terms) -> Release:
     return terms.release(request.round, request.multiplicity)
 
 
-def _known(journal: Journal, campaign: str) -> CampaignStore:
-    store = CampaignStore.of(journal, campaign)
+def _known(books: OpenBooks, campaign: str) -> CampaignRecords:
+    store = books.campaign(campaign)
     if not store.known:
         raise Refused(Reason.UNKNOWN_CAMPAIGN, "no terms were accepted for this campaign")
     return store
 
 
-def _statements(journal: Journal, without: str | None = None) -> tuple[Statement, ...]:
-    entries = (store.statement() for store in CampaignStore.all_in(journal))
+def _statements(books: OpenBooks, without: str | None = None) -> tuple[Statement, ...]:
+    entries = (_statement(store) for store in books.campaigns() if store.known)
     return tuple(entry for entry in entries if entry.campaign != without)
+
+
+def _statement(store: CampaignRecords) -> Statement:
+    releases = store.releases()
+    draws = sum(release.multiplicity for release in releases if store.answered(release.round))
+    return Statement.of(store.terms, releases, draws, closed=store.closed)
+
+
+def _name(store: CampaignRecords) -> str | None:
+    """The name of a campaign, as its server gave it; None if all that is known of it is an offer that was declined."""
+    if store.known:
+        return store.terms.campaign
+    return None if store.published is None else Announcement.from_json(store.published).campaign

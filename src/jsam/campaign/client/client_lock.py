@@ -1,4 +1,4 @@
-"""A client's books in the hands of one process at a time, checked before they are used."""
+"""A lock on a client's folder: its books are in the hands of one process at a time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from jsam.campaign.client.client_journal import CAMPAIGNS, Journal
+from jsam.campaign.client.client_storage import translated
 from jsam.campaign.refusal import Reason, Refused
-from jsam.errors import JsamError
 from jsam.files import PRIVATE_FILE, make_folder
 
 try:
@@ -19,38 +18,6 @@ except ImportError:  # a system without POSIX locks: two calls at once are then 
     fcntl = None  # type: ignore[assignment]
 
 _POLL = 0.02
-
-
-@contextlib.contextmanager
-def opened_books(folder: Path, wait: float) -> Iterator[Journal]:
-    """The books, checked and brought up to their last entry, while no other process has them.
-
-    `wait`: for how many seconds to queue behind another process.
-    """
-    with translated():
-        # Not for other users of the machine: the books tell what this client sells its privacy for.
-        make_folder(folder)
-        if folder.stat().st_mode & 0o077:
-            folder.chmod(0o700)
-        make_folder(folder / CAMPAIGNS)
-    with turn(folder, wait, "lock"):
-        with translated():
-            journal = Journal.checked(folder)
-            journal.finish()
-        yield journal
-
-
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Errors of the books name files; what leaves must not."""
-    try:
-        yield
-    except Refused:
-        raise
-    except (JsamError, OSError) as error:
-        raise Refused(
-            Reason.LEDGER_FAILED, "the client's books cannot be read or written; nothing is released"
-        ) from error
 
 
 @contextlib.contextmanager

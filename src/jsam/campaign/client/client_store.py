@@ -19,16 +19,12 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from jsam.campaign.announcement import Announcement
-from jsam.campaign.client.client_journal import REPLIES, TERMS, DamagedError, Journal, Kept
+from jsam.campaign.client.client_journal import REPLIES, TERMS, Journal, Kept
+from jsam.campaign.client.client_storage import RULES, DamagedError
 from jsam.campaign.refusal import Reason, Refused
-from jsam.campaign.statement import Statement
 from jsam.campaign.terms import Terms
 from jsam.files import sync_folder, write_atomically
 from jsam.privacy import Release
-
-# The mark under which `offers.json` has what was said to the published rules.
-RULES = "rules"
 
 
 def campaign_id(campaign: str) -> str:
@@ -37,7 +33,7 @@ def campaign_id(campaign: str) -> str:
 
 
 class CampaignStore:
-    """One campaign of a journal. Writing methods are for whoever holds the client's lock."""
+    """One campaign of a journal: `CampaignRecords` by files."""
 
     def __init__(self, journal: Journal, name: str) -> None:
         """`name` is the campaign's id in the journal."""
@@ -49,22 +45,9 @@ class CampaignStore:
     def of(cls, journal: Journal, campaign: str) -> CampaignStore:
         return cls(journal, campaign_id(campaign))
 
-    @classmethod
-    def names_in(cls, journal: Journal) -> tuple[str, ...]:
-        """Names of campaigns, as servers gave them."""
-        names = []
-        for name in sorted(journal.campaigns):
-            store = cls(journal, name)
-            if store.known:
-                names.append(store.terms.campaign)
-            elif store.published is not None:
-                names.append(Announcement.from_json(store.published).campaign)
-        return tuple(names)
-
-    @classmethod
-    def all_in(cls, journal: Journal) -> list[CampaignStore]:
-        """Those whose terms were accepted."""
-        return [store for name in sorted(journal.campaigns) if (store := cls(journal, name)).known]
+    @property
+    def where(self) -> str:
+        return str(self.folder)
 
     @property
     def _kept(self) -> Kept:
@@ -131,11 +114,6 @@ class CampaignStore:
         """Whether the reply of this round may have left the machine."""
         return self._digest(round) in self._kept.files
 
-    def statement(self) -> Statement:
-        releases = self.releases()
-        draws = sum(release.multiplicity for release in releases if self.answered(release.round))
-        return Statement.of(self.terms, releases, draws, closed=self.closed)
-
     def reply(self, round: int) -> bytes | None:
         """The stored reply, and None if there is none that may have left."""
         digest = self._kept.files.get(self._digest(round))
@@ -189,6 +167,20 @@ class CampaignStore:
     @staticmethod
     def _digest(round: int) -> str:
         return f"{REPLIES}/{round}.sha256"
+
+
+class JournalBooks:
+    """All campaigns of a journal: `OpenBooks` by files."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def campaign(self, name: str) -> CampaignStore:
+        return CampaignStore.of(self._journal, name)
+
+    def campaigns(self) -> list[CampaignStore]:
+        """Every campaign, in the order of the ids."""
+        return [CampaignStore(self._journal, name) for name in sorted(self._journal.campaigns)]
 
 
 def _verdicts(verdicts: Mapping[str, Refused | None]) -> str:

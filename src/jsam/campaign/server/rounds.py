@@ -19,10 +19,10 @@ from jsam.campaign.messages import Kind, Question, Reply, Vector
 from jsam.campaign.round_request import RoundRequest, model_digest
 from jsam.campaign.server.answers import UnusableError, check_release, refusal_in, release_in, words_in
 from jsam.campaign.server.asking import Office, ask_clients
-from jsam.campaign.server.storage import Agreement, ModelState, ServerStorage
+from jsam.campaign.server.storage import Agreement, ModelState, ReleaseLedger, ServerStorage
 from jsam.campaign.terms import Terms
 from jsam.errors import JsamError
-from jsam.privacy import Ledger, Release, Round
+from jsam.privacy import Release, Round
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Rounds:
     """The rounds of an agreement: who is drawn is asked, what comes back is summed up and applied."""
 
     def __init__(
-        self, office: Office, store: ServerStorage, agreement: Agreement, ledger: Ledger, model: ServerModel
+        self, office: Office, store: ServerStorage, agreement: Agreement, ledger: ReleaseLedger, model: ServerModel
     ) -> None:
         self.office, self.store, self.agreement = office, store, agreement
         self.ledger, self.model = ledger, model

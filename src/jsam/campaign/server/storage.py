@@ -5,7 +5,7 @@ Whatever a method saves is stored for good when it returns. `ServerStore` does t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from jsam.campaign.messages import Vector
 from jsam.campaign.terms import Terms
 from jsam.errors import JsamError
 from jsam.mechanism.contract import Contract
-from jsam.privacy import Ledger, Schedule
+from jsam.privacy import Release, Schedule
 from jsam.runs.noise_plan import NoisePlan
 
 
@@ -74,48 +74,94 @@ class ModelState:
 class RoundRecords(Protocol):
     """One record for each round that was applied."""
 
-    def add(self, record: Mapping[str, Any]) -> None: ...
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Take a record down; it may be lost until `sync`."""
 
     def sync(self) -> int:
         """Store everything so far for good; how much that is, to cut back to when a killed server goes on."""
 
 
+class ReleaseLedger(Protocol):
+    """Every release that was asked for. `jsam.privacy.Ledger` does this with a file."""
+
+    def append(self, releases: Iterable[Release]) -> int:
+        """Store releases for good; how many of them were new. On failure none is stored.
+
+        A release of the same round and client is stored once if it is identical, and else refused by `InputError`.
+        """
+
+    def __iter__(self) -> Iterator[Release]:
+        """All stored releases, in the order in which they were stored."""
+
+
 class ServerStorage(Protocol):
-    """One campaign's records on the server. Whoever is in `writing` is their only writer."""
+    """One campaign's records on the server. Whoever is in `writing` is their only writer.
+
+    What was not saved yet is None or empty where it is asked for.
+    """
 
     def begin(self, rules: CampaignRules) -> None:
         """A new campaign, or the one that is here already, which must have the same rules."""
 
-    def writing(self) -> AbstractContextManager[Ledger]:
-        """The server's ledger, locked against other servers."""
+    def writing(self) -> AbstractContextManager[ReleaseLedger]:
+        """The server's ledger, locked against other servers; a kill must free the lock."""
 
     def telling_the_end(self) -> AbstractContextManager[None]:
         """Leave word of how the run within ended."""
 
-    def nodes(self) -> dict[str, int]: ...
-    def save_nodes(self, nodes: Mapping[str, int]) -> None: ...
+    def nodes(self) -> dict[str, int]:
+        """Which node gave which name."""
 
-    def reports(self, rules: CampaignRules) -> dict[str, Report] | None: ...
-    def rejected(self) -> dict[str, str]: ...
-    def save_reports(self, reports: Mapping[str, Report], rejected: Mapping[str, str] | None = None) -> None: ...
+    def save_nodes(self, nodes: Mapping[str, int]) -> None:
+        """Store which node gave which name."""
 
-    def draft(self, rules: CampaignRules, attempt: int) -> Agreement | None: ...
-    def save_draft(self, attempt: int, draft: Agreement) -> None: ...
+    def reports(self, rules: CampaignRules) -> dict[str, Report] | None:
+        """What clients reported, by name; nobody is asked again once there is something."""
 
-    def agreement(self, rules: CampaignRules) -> Agreement | None: ...
-    def save_agreement(self, rules: CampaignRules, agreement: Agreement, environment: Mapping[str, str]) -> None: ...
+    def rejected(self) -> dict[str, str]:
+        """Why other answers could not be used, by name or node."""
 
-    def state(self) -> ModelState | None: ...
-    def save_state(self, state: ModelState) -> None: ...
+    def save_reports(self, reports: Mapping[str, Report], rejected: Mapping[str, str] | None = None) -> None:
+        """Store reports and rejections; whoever finds the reports must find both."""
 
-    def replies(self, round: int) -> dict[str, Vector]: ...
-    def keep_reply(self, round: int, client: str, release: Vector) -> None: ...
-    def drop_replies(self) -> None: ...
+    def draft(self, rules: CampaignRules, attempt: int) -> Agreement | None:
+        """The plan as it was offered first (1) or after declines (2), to the last bit."""
 
-    def metrics(self, size: int) -> AbstractContextManager[RoundRecords]: ...
-    def read_metrics(self) -> list[dict[str, Any]]: ...
-    def finish(self, model: bytes, summary: Mapping[str, Any]) -> None: ...
-    def save_books(self, books: Mapping[str, Any]) -> None: ...
+    def save_draft(self, attempt: int, draft: Agreement) -> None:
+        """Store a plan before it is offered."""
+
+    def agreement(self, rules: CampaignRules) -> Agreement | None:
+        """What was agreed on; nothing is offered again once there is something."""
+
+    def save_agreement(self, rules: CampaignRules, agreement: Agreement, environment: Mapping[str, str]) -> None:
+        """Store what was agreed on, and the versions of whatever the model's numbers depend on."""
+
+    def state(self) -> ModelState | None:
+        """The model after the last round that was applied, to the last bit."""
+
+    def save_state(self, state: ModelState) -> None:
+        """Store the model in place of the one before. The caller changes the state afterwards."""
+
+    def replies(self, round: int) -> dict[str, Vector]:
+        """The replies to this round that were kept, by client."""
+
+    def keep_reply(self, round: int, client: str, release: Vector) -> None:
+        """Store one reply before the next is waited for."""
+
+    def drop_replies(self) -> None:
+        """Forget the replies of all rounds, which are in the model now."""
+
+    def metrics(self, size: int) -> AbstractContextManager[RoundRecords]:
+        """The records of rounds, cut back to what `sync` called `size`."""
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The records of rounds, in their order."""
+
+    def finish(self, model: bytes, summary: Mapping[str, Any]) -> None:
+        """Store the trained model, and in a few numbers what it is worth."""
+
+    def save_books(self, books: Mapping[str, Any]) -> None:
+        """Store each client's account as the server sees it, in place of the accounts before."""
 
 
 def reasons(declined: Mapping[str, str]) -> str:
