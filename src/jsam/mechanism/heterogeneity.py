@@ -94,10 +94,11 @@ def spread(shares: ArrayLike, whole: ArrayLike, records: ArrayLike) -> float:
     """
     held, asked = np.atleast_2d(np.asarray(shares, dtype=np.float64)), np.asarray(whole, dtype=np.float64)
     count = np.broadcast_to(np.asarray(records, dtype=np.float64), len(held))[:, None]
-    return float(np.mean((1 + _apart(held, asked, count).sum(axis=1)) / count[:, 0]))
+    return float(np.mean((1 + lost(held, asked, count).sum(axis=1)) / count[:, 0]))
 
 
-def _apart(held: FloatArray, asked: FloatArray | float, records: FloatArray | float) -> FloatArray:
+def lost(held: FloatArray, asked: FloatArray | float, records: FloatArray | float) -> FloatArray:
+    """The part of χ² of one label, by its share at the client and in the whole."""
     return np.asarray((asked - held) ** 2 / np.maximum(held, 1 / records))
 
 
@@ -106,4 +107,4 @@ def _dirichlet(alpha: float, classes: int, records: float) -> float:
     from scipy.stats import beta
 
     shares = beta(alpha, alpha * (classes - 1)).ppf((np.arange(_DRAWS) + 0.5) / _DRAWS)
-    return float((1 + classes * _apart(shares, 1 / classes, records).mean()) / records)
+    return float((1 + classes * lost(shares, 1 / classes, records).mean()) / records)
