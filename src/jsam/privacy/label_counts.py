@@ -22,7 +22,9 @@ def label_noise(epsilon: float, delta: float, adjacency: str = Adjacency.ADD_REM
     (3.7306, 5.2759)
     """
     if not LEAST_EPSILON <= epsilon < np.inf:
-        raise InputError(f"epsilon of label counts is {epsilon:g}; it must be a finite number of {LEAST_EPSILON} or more")
+        raise InputError(
+            f"epsilon of label counts is {epsilon:g}; it must be a finite number of {LEAST_EPSILON} or more"
+        )
     return Adjacency.of(adjacency).count_sensitivity / gdp_mu(epsilon, delta)
 
 

@@ -120,7 +120,9 @@ class Release:
         )
 
     @classmethod
-    def of_label_counts(cls, *, client: Client, samples: int, noise_std: float, adjacency: str, delta: float) -> Release:
+    def of_label_counts(
+        cls, *, client: Client, samples: int, noise_std: float, adjacency: str, delta: float
+    ) -> Release:
         """The release of a client's label counts, each with noise of this standard deviation."""
         kind = Adjacency.of(adjacency)
         return cls(
