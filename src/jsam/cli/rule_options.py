@@ -17,7 +17,6 @@ from jsam.mechanism.halves import HALVES
 from jsam.mechanism.heterogeneity import with_records
 from jsam.mechanism.registry import import_mechanism, mechanism_names
 from jsam.mechanism.rules import AUTO, Rules, merged, read_settings
-from jsam.privacy.label_counts import LEAST_EPSILON, left_for_training
 
 if TYPE_CHECKING:
     from jsam.runs.label_counts import LabelCounts
@@ -199,6 +198,8 @@ class OpenRules:
         if self.noise_weight:
             instead["noise_weight"] = task.noise.value
         if labels is not None:
+            from jsam.privacy import left_for_training
+
             instead["heterogeneity"] = f"{labels.heterogeneity:.6g}"
             if self.rules.max_epsilon is not None:
                 instead["max_epsilon"] = left_for_training(self.rules.max_epsilon, labels.epsilon, delta)
@@ -211,6 +212,8 @@ class OpenRules:
 
     def check_label_cap(self, delta: float) -> None:
         """Refuse an ε of label counts beside which nothing is left under the cap."""
+        from jsam.privacy import left_for_training
+
         most, asked = self.rules.max_epsilon, self.label_epsilon
         if most is not None and asked is not None and not left_for_training(most, asked, delta) > 0:
             raise InputError(
@@ -242,6 +245,8 @@ def _label_epsilon(text: object) -> float | None:
     """The ε of a histogram of labels, where the text asks for one."""
     if not isinstance(text, str) or not text.startswith(HISTOGRAM):
         return None
+    from jsam.privacy.label_counts import LEAST_EPSILON
+
     try:
         epsilon = float(text.removeprefix(HISTOGRAM))
     except ValueError:
