@@ -54,7 +54,9 @@ def test_what_it_costs_is_said_in_a_line_and_stands_in_every_result(
     assert f"jsam: heterogeneity from label counts with noise: {cost}\n" in said.err
     assert "no client sells more than ε = 10 in all, 9.96882 of it in training" in said.err
     assert cost in " ".join(said.out.split())
-    assert cost in (run / "report.html").read_text()
+    page = (run / "report.html").read_text()
+    assert cost in page
+    assert "over the whole training and its label counts together" in page
     assert f'heterogeneity = "{zeta2:.6g}"' in (run / "rules.toml").read_text()
     contract = json.loads((run / "contract.json").read_text())
     assert contract["bias_weight"] == pytest.approx(math.sqrt(zeta2))
@@ -79,6 +81,17 @@ def test_the_report_charges_it_together_with_the_training(folder: Path, capsys: 
             assert client["spent"] == pytest.approx(client["bought"], rel=1e-4)
         else:
             assert client["spent"] == pytest.approx(EPSILON, rel=1e-4)
+
+
+def test_both_parts_stand_beside_the_whole(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    head = next(line for line in shown.splitlines() if "ε sold" in line)
+    assert head.split()[:8] == ["client", "draws", "ε", "sold", "for", "training", "for", "labels"]
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["10", "9.9688", "0.5", "10"] in [row[2:6] for row in rows]  # drawn: ten in all, as the cap says
+    assert ["0", "0.5", "0", "0.5", "0.5"] in [row[1:6] for row in rows]  # never drawn
+    assert "of it for labels" in (folder / "report.html").read_text()
 
 
 def test_the_noise_of_the_charges_is_in_the_counts_and_from_a_stream_of_its_own(finished: Path) -> None:

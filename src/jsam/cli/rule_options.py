@@ -14,7 +14,7 @@ from jsam.cli.options import ECONOMY, RESULT, WEIGHTS, Flags, option
 from jsam.cli.output import say
 from jsam.errors import InputError
 from jsam.mechanism.halves import HALVES
-from jsam.mechanism.heterogeneity import with_records
+from jsam.mechanism.heterogeneity import HISTOGRAM, with_records
 from jsam.mechanism.registry import import_mechanism, mechanism_names
 from jsam.mechanism.rules import AUTO, Rules, merged, read_settings
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 RULES_FILE, WRITTEN_RULES = "rules", "write_rules"
 
 FROM_DATA, NONE = "from-data", "none"
-HISTOGRAM = "histogram:"  # and an ε
 MAX_EPSILON = 10.0  # where a command trains: a larger ε protects hardly anybody
 
 _HELP = {

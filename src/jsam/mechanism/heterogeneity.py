@@ -21,6 +21,7 @@ FORMS = (
     "a number, alike, alike:600/10, classes:2/10, classes:2/10/600, dirichlet:0.5/10, dirichlet:0.5/10/600,"
     " similarity:30, similarity:30/600"
 )
+HISTOGRAM = "histogram:"  # and an ε: what jsam simulate buys from clients before there are rules
 _NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
 _DRAWS = 4096  # points of a distribution that stand for it
 
@@ -69,6 +70,10 @@ def with_records(text: str, records: int) -> str:
 
 def _parts(text: str, none: float = RECORDS) -> tuple[str, float, int, float]:
     """What a text says: its kind, its number, the classes, and the records of a client, or `none`."""
+    if text.startswith(HISTOGRAM):
+        raise InputError(
+            f"heterogeneity is {text!r}, which jsam simulate alone can buy, campaigns do not have it yet; give {FORMS}"
+        )
     found = re.fullmatch(rf"([a-z]+)(?::({_NUMBER}))?(?:/(\d+))?(?:/(\d+))?", text)
     kind, first, second, third = found.groups() if found else ("", None, None, None)
     # After the strokes: of `similarity` the records, of `alike` the classes, of the others both.

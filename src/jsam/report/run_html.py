@@ -81,6 +81,9 @@ CLIENT_WORDS = (
 )
 
 
+_PARTS = ("of it for training", "of it for labels")  # where label counts were bought
+
+
 def fairness_html(runs: Sequence[RunData]) -> str:
     """Who is drawn and paid how unevenly, a row for each run."""
     rows = [("", fairness_cells(run.mechanism, Fairness.of(contract_from_dict(run.contract)))) for run in runs]
@@ -97,9 +100,10 @@ def accuracy_chart(runs: list[RunData]) -> str:
 
 def clients_table(run: RunData) -> str:
     """All clients, the best paid first."""
+    parts = 0 if run.labels is None else len(_PARTS)
     header = (
-        "client", "sensitivity", "selection probability", "draws", "ε sold", "ε spent", "ε spent (second)",
-        "payment", "",
+        "client", "sensitivity", "selection probability", "draws", "ε sold", *_PARTS[:parts], "ε spent",
+        "ε spent (second)", "payment", "",
     )  # fmt: skip
     rows = []
     for client in sorted(run.clients, key=lambda client: -(payment_due(client) or 0.0)):
@@ -111,6 +115,7 @@ def clients_table(run: RunData) -> str:
             number(client.get("selection_prob")),
             str(client.get("participations", 0)),
             number(epsilon_sold(client)),
+            *[number(client.get(name)) for name in ("bought_for_training", "bought_for_labels")][:parts],
             number(client.get("spent")),
             number(client.get("second_opinion")),
             number(payment_due(client)),
