@@ -77,3 +77,10 @@ def test_what_means_nothing_is_refused(text: str) -> None:
         heterogeneity(text)
     with pytest.raises(InputError, match="heterogeneity"):
         with_records(text, 600)
+
+
+def test_a_histogram_is_no_text_of_published_rules() -> None:
+    """It is bought from clients before there are rules, which campaigns cannot do yet."""
+    for read in (heterogeneity, lambda text: with_records(text, 600)):
+        with pytest.raises(InputError, match="jsam simulate alone can buy, campaigns do not have it yet"):
+            read("histogram:0.5")

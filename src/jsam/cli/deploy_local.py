@@ -42,7 +42,7 @@ EXAMPLES = examples(
 
 DATA = "What is trained, and how"
 RULES_USED = "rules.toml"
-USUAL = {"prior": "uniform:0,1", "loss_weight": 50.0}
+USUAL: dict[str, Any] = {"prior": "uniform:0,1", "loss_weight": 50.0}
 
 
 @with_options

@@ -61,17 +61,22 @@ def spending_table(clients: list[dict[str, Any]]) -> RenderableType:
     """The clients that took part, the best paid first."""
     from rich.text import Text
 
+    from jsam.report.run_data import payment_due
     from jsam.report.tables import number
 
     table = plain_table()
     table.add_column("client", no_wrap=True)
-    for name in ("draws", "ε sold", "ε spent", "second accountant", "payment", ""):
+    parts = {"bought_for_training": "for training", "bought_for_labels": "for labels"}
+    shown_parts = [name for name in parts if any(name in client for client in clients)]
+    bought = ("ε sold", *(parts[name] for name in shown_parts))
+    for name in ("draws", *bought, "ε spent", "second accountant", "payment", ""):
         table.add_column(name, justify="right")
     shown = [client for client in clients if client["releases"] or client["bought"]]
-    for client in sorted(shown, key=lambda client: -(client["payment"] or 0.0)):
+    for client in sorted(shown, key=lambda client: -(payment_due(client) or 0.0)):
         spent = "∞" if client["spent"] is None else number(client["spent"])
-        cells = (number(client["bought"]), spent, number(client["second_opinion"]), number(client["payment"]))
-        remark = "OVER" if client["over"] else "" if client["releases"] else "never drawn"
+        sold = [number(client.get(name)) for name in ("bought", *shown_parts)]
+        cells = (*sold, spent, number(client["second_opinion"]), number(payment_due(client)))
+        remark = "OVER" if client["over"] else "" if client["participations"] else "never drawn"
         style = "bold red" if client["over"] else ""
         table.add_row(Text(client["id"]), str(client["participations"]), *cells, remark, style=style)
     return table

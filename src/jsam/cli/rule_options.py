@@ -13,11 +13,13 @@ import click
 from jsam.cli.options import ECONOMY, RESULT, WEIGHTS, Flags, option
 from jsam.cli.output import say
 from jsam.errors import InputError
-from jsam.mechanism.heterogeneity import with_records
+from jsam.mechanism.halves import HALVES
+from jsam.mechanism.heterogeneity import HISTOGRAM, with_records
 from jsam.mechanism.registry import import_mechanism, mechanism_names
 from jsam.mechanism.rules import AUTO, Rules, merged, read_settings
 
 if TYPE_CHECKING:
+    from jsam.runs.label_counts import LabelCounts
     from jsam.training.automatic import TaskWeights
 
 RULES_FILE, WRITTEN_RULES = "rules", "write_rules"
@@ -45,7 +47,8 @@ _HELP = {
     "min_selection_prob": "Whoever is kept is selected with at least this probability.",
     "heterogeneity": "How much clients' data differ, ζ²: a number, alike, classes:2/10, dirichlet:0.5/10 or "
     "similarity:30, with the records of a client behind another / (alike:600 for alike; 1,000 if nothing says it); "
-    "from-data, in simulations, looks at the labels. It takes the place of --bias-weight.",
+    "from-data, in simulations, looks at the labels; histogram:0.5, in jsam simulate, buys noisy counts of them from "
+    "each client at that ε. It takes the place of --bias-weight.",
     "lot": "Count prices and data by lots of so many records, so that splitting one's records does not pay: the prior "
     "is then that of the price of a lot (jsam-even, with a column samples).",
     "seed": "Seed of whatever is drawn at random.",
@@ -79,6 +82,11 @@ class RuleOptions:
                 raise InputError(
                     f"--{name.replace('_', '-')} {word} needs a model and data (jsam simulate); give a number"
                 )
+        if _label_epsilon(settings.get("heterogeneity")) is not None:
+            raise InputError(
+                f"--heterogeneity {settings['heterogeneity']} asks clients for counts of their labels, so it needs data"
+                " (jsam simulate); give a number or a text such as classes:2/10"
+            )
         rules = self._checked(settings)
         if rules.heterogeneity is not None and "noise_weight" not in settings:
             say(
@@ -87,12 +95,27 @@ class RuleOptions:
             )
         return rules
 
-    def open_rules(self, **usual: Any) -> OpenRules:
-        """The rules of a command that trains. What nobody gave of the weights follows from its task."""
+    def open_rules(self, *, asks_labels: bool = False, **usual: Any) -> OpenRules:
+        """The rules of a command that trains. What nobody gave of the weights follows from its task.
+
+        `asks_labels` says that the command can buy label counts of clients.
+        """
         cap = {} if self.file is not None else {"max_epsilon": MAX_EPSILON}
         settings = self._settings({"noise_weight": AUTO, **cap, **usual})
         heterogeneity = settings.get("heterogeneity", None if "bias_weight" in settings else AUTO)
-        automatic = heterogeneity if heterogeneity in (AUTO, FROM_DATA) else None
+        label_epsilon = _label_epsilon(heterogeneity)
+        if label_epsilon is not None:
+            if not asks_labels:
+                raise InputError(
+                    f"--heterogeneity {heterogeneity} is there for jsam simulate alone, campaigns do not have it"
+                    " yet; give a number or a text such as classes:2/10"
+                )
+            if settings.get("prior") == HALVES:
+                raise InputError(
+                    f"--heterogeneity {heterogeneity} is paid by a prior that is known before the reports; prior"
+                    f" {HALVES} is learned from them"
+                )
+        automatic = heterogeneity if heterogeneity in (AUTO, FROM_DATA) or label_epsilon is not None else None
         if automatic:
             settings.pop("heterogeneity", None)
         noise_waits = settings["noise_weight"] == AUTO
@@ -102,7 +125,15 @@ class RuleOptions:
             raise InputError("--lot counts noise and bias by lots: give --noise-weight and --bias-weight as numbers")
         usual_cap = bool(cap) and "max_epsilon" not in self.given
         rules = self._checked(settings)
-        return OpenRules(rules=rules, noise_weight=noise_waits, heterogeneity=automatic, usual_cap=usual_cap)
+        if label_epsilon is not None:
+            replace(rules, heterogeneity="1")  # what does not go with ζ² is refused before anybody is charged for it
+        return OpenRules(
+            rules=rules,
+            noise_weight=noise_waits,
+            heterogeneity=automatic,
+            label_epsilon=label_epsilon,
+            usual_cap=usual_cap,
+        )
 
     def _settings(self, usual: Mapping[str, Any]) -> dict[str, Any]:
         if self.given.get("loss_weight") is not None and self.given.get("budget") is not None:
@@ -159,31 +190,77 @@ class OpenRules:
 
     rules: Rules
     noise_weight: bool  # whether it waits
-    heterogeneity: str | None  # auto or from-data, if it waits
+    heterogeneity: str | None  # auto, from-data or a histogram, if it waits
+    label_epsilon: float | None = None  # the ε of a histogram
     usual_cap: bool  # whether nobody gave the cap on ε
 
-    def closed(self, task: TaskWeights) -> Rules:
-        """The rules with the weights of a task."""
+    def closed(self, task: TaskWeights, labels: LabelCounts | None = None, delta: float = 0.0) -> Rules:
+        """The rules with the weights of a task; with those of label counts that were bought, if it is they that tell.
+
+        The cap on ε is then for both together at `delta`: what is left of it is for the training.
+        """
         instead: dict[str, Any] = {}
         if self.noise_weight:
             instead["noise_weight"] = task.noise.value
-        if self.heterogeneity is not None:
+        if labels is not None:
+            from jsam.privacy import left_for_training
+
+            instead["heterogeneity"] = f"{labels.heterogeneity:.6g}"
+            if self.rules.max_epsilon is not None:
+                instead["max_epsilon"] = left_for_training(self.rules.max_epsilon, labels.epsilon, delta)
+        elif self.heterogeneity is not None:
             measured = f"{task.measured_heterogeneity:.6g}"
             instead["heterogeneity"] = measured if self.heterogeneity == FROM_DATA else task.known_heterogeneity
         elif self.rules.heterogeneity is not None:
             instead["heterogeneity"] = with_records(self.rules.heterogeneity, round(task.noise.samples))
         return replace(self.rules, **instead)
 
-    def say_weights(self, closed: Rules, task: TaskWeights) -> None:
+    def check_label_cap(self, delta: float) -> None:
+        """Refuse an ε of label counts beside which nothing is left under the cap."""
+        from jsam.privacy import left_for_training
+
+        most, asked = self.rules.max_epsilon, self.label_epsilon
+        if most is not None and asked is not None and not left_for_training(most, asked, delta) > 0:
+            raise InputError(
+                f"--heterogeneity {self.heterogeneity} takes ε = {asked:g} of every client, and nobody sells more than"
+                f" {most:g} in all; take a smaller one, or raise --max-epsilon"
+            )
+
+    def say_weights(self, closed: Rules, task: TaskWeights, labels: LabelCounts | None = None) -> None:
         """Say which weights followed from the task, with their parts, and which cap holds though nobody gave it."""
         if self.noise_weight:
             say(f"noise weight {task.noise.words}; --noise-weight gives another")
-        if self.heterogeneity is not None:
+        if labels is not None:
+            say(f"heterogeneity from label counts with noise: {labels.words}")
+        elif self.heterogeneity is not None:
             looked = self.heterogeneity == FROM_DATA
             where = "from the labels, which only a simulation may look at" if looked else "as the data are dealt out"
             say(f"heterogeneity {closed.heterogeneity}: ζ² = {closed.zeta**2:.4g} ({where})")
-        if self.usual_cap:
+        if labels is not None and closed.max_epsilon is not None:
+            lifted = "; --max-epsilon none lifts this cap" if self.usual_cap else ""
+            say(
+                f"no client sells more than ε = {self.rules.max_epsilon:g} in all, {closed.max_epsilon:.6g} of it in"
+                f" training{lifted}"
+            )
+        elif self.usual_cap:
             say(f"no client sells more than ε = {closed.max_epsilon:g}; --max-epsilon none lifts this cap")
+
+
+def _label_epsilon(text: object) -> float | None:
+    """The ε of a histogram of labels, where the text asks for one."""
+    if not isinstance(text, str) or not text.startswith(HISTOGRAM):
+        return None
+    from jsam.privacy.label_counts import LEAST_EPSILON
+
+    try:
+        epsilon = float(text.removeprefix(HISTOGRAM))
+    except ValueError:
+        epsilon = math.nan
+    if not LEAST_EPSILON <= epsilon < math.inf:
+        raise InputError(
+            f"--heterogeneity is {text}; behind the colon must be an ε of at least {LEAST_EPSILON}, as in histogram:0.5"
+        )
+    return epsilon
 
 
 def known_here(mechanism: str) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jsam.runs.noise_plan import NoisePlan
     from jsam.runs.settings import TrainingSettings
     from jsam.runs.settlement import Settlement
+    from jsam.training.label_survey import LabelSurvey
     from jsam.training.recorded_run import RunResult
     from jsam.training.task import Task
     from jsam.training.tensorboard import TensorBoard
@@ -100,14 +101,33 @@ def tracking(folder: Path, wanted: bool) -> Iterator[TensorBoard | None]:
 
 
 def trained(
-    plan: NoisePlan, task: Task, folder: Path, *, rules: Rules | None = None, tracker: TensorBoard | None = None
+    plan: NoisePlan,
+    task: Task,
+    folder: Path,
+    *,
+    rules: Rules | None = None,
+    survey: LabelSurvey | None = None,
+    tracker: TensorBoard | None = None,
 ) -> RunResult:
-    """Train into the folder with progress on the screen; the rules that the contract follows are written there too."""
+    """Train into the folder with progress on the screen; the rules that the contract follows are written there too.
+
+    `survey` is what the folder was begun with, where label counts were bought for the contract.
+    """
     from jsam.training.recorded_run import train
 
     contract, settings = plan.contract, plan.settings
     with RoundProgress(f"Training ({contract.mechanism})", settings.rounds) as progress:
-        return train(contract, task, settings, folder, plan=plan, rules=rules, progress=progress, tracker=tracker)
+        return train(
+            contract,
+            task,
+            settings,
+            folder,
+            plan=plan,
+            rules=rules,
+            survey=survey,
+            progress=progress,
+            tracker=tracker,
+        )
 
 
 def finish(folder: Path, *, strict: bool) -> None:
@@ -152,7 +172,8 @@ def run_lines(folder: Path, settlement: Settlement, page: Path) -> list[Text]:
         ("test accuracy", "–" if accuracy is None else f"{accuracy:.1%}"),
         ("rounds", f"{settlement.rounds_recorded} of {settlement.settings.rounds} in the ledger"),
         ("clients", f"{contract.num_selected} of {contract.num_clients} under contract ({contract.mechanism})"),
-        ("paid", "payments were left out" if contract.payments is None else f"{contract.total_payment:.6g} in total"),
+        ("paid", "payments were left out" if run.total_payment is None else f"{run.total_payment:.6g} in total"),
+        *([] if settlement.labels is None else [("label counts", settlement.labels.words)]),
         ("noise", settlement.noise),
         ("report", str(page)),
     ]

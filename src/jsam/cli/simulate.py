@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from jsam.cli.options import ECONOMY, RESULT, TensorBoardFlag, examples, option, with_options
 from jsam.cli.output import check_folder, require_torch, say
 from jsam.cli.rule_options import MAX_EPSILON, RULES_FILE, RuleOptions, rule_flags
 from jsam.cli.running import finish, resumable, say_noise, tracking, trained, warnings_as_lines
-from jsam.cli.simulated import Planned, Simulated, asked
+from jsam.cli.simulated import Planned, Reporting, Simulated, asked
 from jsam.cli.training_options import DATA, PartitionOptions, TrainingOptions
 from jsam.errors import InputError
 from jsam.mechanism.rules import AUTO
+
+if TYPE_CHECKING:
+    from jsam.runs.settings import TrainingSettings
+    from jsam.training.label_survey import LabelSurvey
+    from jsam.training.task import Task
 
 EXAMPLES = examples(
     "jsam simulate --dataset mnist --budget 10 --similarity 50 --output runs/a",
@@ -66,7 +71,7 @@ def simulate(
     from jsam.training.learning_rate import fitted_plan
     from jsam.training.task import TaskSpec
 
-    open_rules = None if contract is not None else economy.open_rules(prior=DEFAULT_PRIOR)
+    open_rules = None if contract is not None else economy.open_rules(asks_labels=True, prior=DEFAULT_PRIOR)
     seed = economy.given.get("seed", 0) if open_rules is None else open_rules.rules.seed
     settings = TrainingSettings(seed=seed, **training)
     device_named(settings.device)
@@ -77,29 +82,52 @@ def simulate(
         assert contract is not None
         simulated: Simulated = _stored(contract, clients, economy)
     else:
+        open_rules.check_label_cap(settings.delta)
         simulated = asked(clients or _as_many(partition), open_rules.rules)
     # Planning for a million clients takes minutes, only to hear that there are not as many samples.
     data = load_dataset(dataset)
     held = simulated.held(partition, data.num_train)
     spec = TaskSpec(dataset=dataset, model=model, num_clients=simulated.num_clients, seed=seed, **held)
     task = spec.build(dataset=data)
-    rules = None
+    rules, survey = None, None
     if open_rules is not None:
         weights = TaskWeights.of(spec, task.partition, data, settings, num_parameters=task.num_parameters)
-        rules = open_rules.closed(weights)
+        if open_rules.label_epsilon is not None:
+            assert isinstance(simulated, Reporting)
+            survey = _survey(open_rules.label_epsilon, simulated, task, settings, output)
+        labels = None if survey is None else survey.labels
+        rules = open_rules.closed(weights, labels, settings.delta)
         simulated = simulated.under(rules)
     agreed = simulated.contract(task.partition.sizes)
     if open_rules is not None and rules is not None:
         economy.say_mechanism(rules)
-        open_rules.say_weights(rules, weights)
+        open_rules.say_weights(rules, weights, labels)
     with warnings_as_lines(), resumable(output), tracking(output, tensorboard) as tracker:
         if "learning_rate" in training:
             noise = NoisePlan.of(agreed, settings, task.partition.sizes)
         else:
             noise = fitted_plan(agreed, task, settings)
             say(f"a learning rate of {noise.settings.learning_rate:g} fits the noise of this contract")
-        trained(noise, task, output, rules=rules, tracker=tracker)
+        trained(noise, task, output, rules=rules, survey=survey, tracker=tracker)
     finish(output, strict=settings.rule_of_noise.keeps_contracts)
+
+
+def _survey(epsilon: float, simulated: Reporting, task: Task, settings: TrainingSettings, output: Path) -> LabelSurvey:
+    """Begin the run: ask all clients for their label counts, at a price that follows from their priors alone."""
+    from jsam.runs.label_counts import dearest_price
+    from jsam.training.label_survey import LabelSurvey
+
+    price, dearer = dearest_price(simulated.priors)
+    return LabelSurvey.held(
+        output,
+        epsilon=epsilon,
+        price=price,
+        dearer=dearer,
+        ids=simulated.ids,
+        split=task.partition,
+        data=task.dataset,
+        settings=settings,
+    )
 
 
 def _as_many(partition: dict[str, Any]) -> str:

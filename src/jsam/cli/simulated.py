@@ -23,6 +23,7 @@ from jsam.errors import InputError, UnequalDataError
 
 if TYPE_CHECKING:
     from jsam.mechanism.contract import Contract
+    from jsam.mechanism.priors import Prior
     from jsam.mechanism.rules import Rules
 
 
@@ -45,6 +46,11 @@ class Simulated(ABC):
     def under(self, rules: Rules) -> Simulated:
         """The same clients under rules whose weights are known by now."""
         return self
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Their names, as a contract has them."""
+        return tuple(map(str, range(self.num_clients)))
 
     def held(self, partition: Mapping[str, Any], num_samples: int) -> dict[str, Any]:
         """The options of a partition, with the sizes of these clients."""
@@ -80,6 +86,17 @@ class Reporting(Simulated):
 
     def under(self, rules: Rules) -> Reporting:
         return replace(self, rules=rules, table=None if self.table is None else replace(self.table, rules=rules))
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        names = None if self.table is None else self.table.market.ids
+        return super().ids if names is None else tuple(names)
+
+    @property
+    def priors(self) -> list[Prior]:
+        """All that is known of their prices beforehand."""
+        prior = self.rules.prior_of_all() if self.table is None else self.table.market.prior
+        return list(prior) if isinstance(prior, Sequence) else [prior]
 
     @property
     def source(self) -> str:

@@ -21,6 +21,7 @@ FORMS = (
     "a number, alike, alike:600/10, classes:2/10, classes:2/10/600, dirichlet:0.5/10, dirichlet:0.5/10/600,"
     " similarity:30, similarity:30/600"
 )
+HISTOGRAM = "histogram:"  # and an ε: what jsam simulate buys from clients before there are rules
 _NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
 _DRAWS = 4096  # points of a distribution that stand for it
 
@@ -69,6 +70,10 @@ def with_records(text: str, records: int) -> str:
 
 def _parts(text: str, none: float = RECORDS) -> tuple[str, float, int, float]:
     """What a text says: its kind, its number, the classes, and the records of a client, or `none`."""
+    if text.startswith(HISTOGRAM):
+        raise InputError(
+            f"heterogeneity is {text!r}, which jsam simulate alone can buy, campaigns do not have it yet; give {FORMS}"
+        )
     found = re.fullmatch(rf"([a-z]+)(?::({_NUMBER}))?(?:/(\d+))?(?:/(\d+))?", text)
     kind, first, second, third = found.groups() if found else ("", None, None, None)
     # After the strokes: of `similarity` the records, of `alike` the classes, of the others both.
@@ -94,10 +99,11 @@ def spread(shares: ArrayLike, whole: ArrayLike, records: ArrayLike) -> float:
     """
     held, asked = np.atleast_2d(np.asarray(shares, dtype=np.float64)), np.asarray(whole, dtype=np.float64)
     count = np.broadcast_to(np.asarray(records, dtype=np.float64), len(held))[:, None]
-    return float(np.mean((1 + _apart(held, asked, count).sum(axis=1)) / count[:, 0]))
+    return float(np.mean((1 + lost(held, asked, count).sum(axis=1)) / count[:, 0]))
 
 
-def _apart(held: FloatArray, asked: FloatArray | float, records: FloatArray | float) -> FloatArray:
+def lost(held: FloatArray, asked: FloatArray | float, records: FloatArray | float) -> FloatArray:
+    """The part of χ² of one label, by its share at the client and in the whole."""
     return np.asarray((asked - held) ** 2 / np.maximum(held, 1 / records))
 
 
@@ -106,4 +112,4 @@ def _dirichlet(alpha: float, classes: int, records: float) -> float:
     from scipy.stats import beta
 
     shares = beta(alpha, alpha * (classes - 1)).ppf((np.arange(_DRAWS) + 0.5) / _DRAWS)
-    return float((1 + classes * _apart(shares, 1 / classes, records).mean()) / records)
+    return float((1 + classes * lost(shares, 1 / classes, records).mean()) / records)

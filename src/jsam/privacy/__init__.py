@@ -22,10 +22,11 @@ from jsam.privacy.accounting import (
 from jsam.privacy.adjacency import Adjacency
 from jsam.privacy.calibration import noise_multiplier
 from jsam.privacy.gaussian import delta_of, epsilon_of, gdp_mu
+from jsam.privacy.label_counts import label_noise, left_for_training, sold_in_all
 from jsam.privacy.ledger import Ledger, read_ledger
 from jsam.privacy.noise import Exact, Lemma1, NoiseRule, needed_c2, noise_names, noise_rule
 from jsam.privacy.randomness import KEY_BYTES, derived_seed, generator, keyed_bytes, keyed_normals
-from jsam.privacy.releases import Client, Release
+from jsam.privacy.releases import Client, Query, Release
 from jsam.privacy.schedule import Round, Schedule
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Ledger",
     "Lemma1",
     "NoiseRule",
+    "Query",
     "Release",
     "Round",
     "Schedule",
@@ -49,11 +51,14 @@ __all__ = [
     "generator",
     "keyed_bytes",
     "keyed_normals",
+    "label_noise",
+    "left_for_training",
     "needed_c2",
     "noise_multiplier",
     "noise_names",
     "noise_rule",
     "read_ledger",
+    "sold_in_all",
     "spent_epsilons",
     "spent_epsilons_pld",
     "spent_mus",

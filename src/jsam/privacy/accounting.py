@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from jsam.errors import InputError, NotSupportedError, install_hint
 from jsam.privacy.adjacency import Adjacency
 from jsam.privacy.gaussian import checked_delta, epsilon_of, gdp_mu
-from jsam.privacy.releases import Client, Release
+from jsam.privacy.releases import Client, Query, Release
 
 Epsilons = Mapping[int, float] | Mapping[str, float] | Mapping[Client, float] | Sequence[float] | NDArray[np.float64]
 
@@ -173,7 +173,7 @@ def check_contract(
     draws: Counter[Client] = Counter()
     for release in recorded:
         counts[release.client] += 1
-        draws[release.client] += release.multiplicity
+        draws[release.client] += release.multiplicity if release.query is Query.GRADIENT else 0
     entries = []
     for client, limit in zip(clients, limits, strict=True):
         sold, spent, other = bought.get(client, 0.0), exact.get(client, 0.0), second.get(client, 0.0)

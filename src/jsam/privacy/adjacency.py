@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 
 from jsam.errors import InputError
@@ -17,6 +18,11 @@ class Adjacency(StrEnum):
     def factor(self) -> int:
         """Δ ÷ (C/M): a mean over M of gradients clipped to C moves by C/M, or by 2C/M when one of them is swapped."""
         return 2 if self is Adjacency.REPLACE else 1
+
+    @property
+    def count_sensitivity(self) -> float:
+        """How far counts of labels move, by the Euclidean norm: one by 1, or two of them when a record is swapped."""
+        return math.sqrt(2) if self is Adjacency.REPLACE else 1.0
 
     @property
     def words(self) -> str:

@@ -10,14 +10,14 @@ without a difference in it. With a = ε/μ − μ/2, ∂δ/∂μ = φ(a) (docs/t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jsam.errors import InputError
-from jsam.privacy.releases import Client, Release
+from jsam.privacy.releases import Client, Query, Release
 
 Draw = tuple[int, Client]
 FloatArray = NDArray[np.float64]
@@ -39,7 +39,8 @@ class Demands:
     """The contract's side: what was sold, who is drawn when, and how gradients are clipped and noised.
 
     `samples` is None where a run's files do not tell; then the ledger's own, which must not change, are taken.
-    `applied` is how many rounds have changed the model: their releases must all be recorded.
+    `applied` is how many rounds have changed the model: their releases must all be recorded. `label_epsilon` is what
+    each client sold for its label counts before the first round; None where nobody was asked for them.
     """
 
     epsilons: Mapping[Client, float]
@@ -51,6 +52,7 @@ class Demands:
     c2: float | None
     samples: Mapping[Client, int] | None = None
     applied: int = 0
+    label_epsilon: float | None = None
 
     def multipliers(self) -> dict[Client, float]:
         """Each drawn client's noise std for a single draw, ÷ (C/M)."""
@@ -84,7 +86,9 @@ _MULTIPLIERS: dict[str, Callable[[Demands, FloatArray, FloatArray], FloatArray]]
 
 def differences(releases: Iterable[Release], demands: Demands) -> Iterator[str]:
     """A line for everything in the ledger that is not as demanded, draws first, release by release."""
-    recorded = tuple(releases)
+    everything = tuple(releases)
+    recorded = tuple(release for release in everything if release.query is Query.GRADIENT)
+    yield from _label_counts([release for release in everything if release.query is Query.LABEL_COUNTS], demands)
     yield from _draws(recorded, demands)
     multipliers = demands.multipliers()
     held = dict(demands.samples or {})
@@ -105,7 +109,7 @@ def differences(releases: Iterable[Release], demands: Demands) -> Iterator[str]:
         sensitivity = _moved(demands.adjacency) * unit
         if not math.isclose(release.sensitivity, sensitivity, rel_tol=ROUNDING):
             yield f"the ledger has sensitivity {release.sensitivity:.9g} for {where}; it is {sensitivity:.9g}"
-        if release.client in multipliers:  # whoever sold nothing is over its contract already
+        if release.client in multipliers:  # whoever sold nothing is not in the schedule, or is over its contract
             std = multipliers[release.client] * unit / math.sqrt(m)
             if not std * (1 - ROUNDING) <= release.noise_std <= std * (1 + MOST_ABOVE):
                 yield f"the ledger has noise std {release.noise_std:.9g} for {where}; the contract demands {std:.9g}"
@@ -122,6 +126,41 @@ def _draws(recorded: tuple[Release, ...], demands: Demands) -> Iterator[str]:
     for index, client in demands.draws:
         if index < max(last, demands.applied) and (index, client) not in drawn:
             yield f"the ledger lacks the release of client {client} in round {index}"
+
+
+def _label_counts(recorded: Sequence[Release], demands: Demands) -> Iterator[str]:
+    """The charges for label counts: one for each client if they were asked for, none if not."""
+    charged = {release.client: release for release in recorded}
+    asked = demands.epsilons if demands.label_epsilon is not None else {}
+    for client in charged:
+        if client not in asked:
+            yield f"the ledger has label counts of client {client}, which this run did not ask for"
+    if demands.label_epsilon is None:
+        return
+    moved = math.sqrt(2) if demands.adjacency == "replace" else 1.0
+    std = moved / float(needed_mus(np.array([demands.label_epsilon]), demands.delta)[0])
+    for client in asked:
+        release = charged.get(client)
+        if release is None:
+            yield f"the ledger lacks the charge for the label counts of client {client}"
+            continue
+        due: tuple[tuple[str, object, object], ...] = (
+            ("multiplicity", release.multiplicity, 1),
+            ("clip_norm", release.clip_norm, 1.0),
+            ("samples", release.samples, (demands.samples or {}).get(client, release.samples)),
+            ("delta", release.delta, demands.delta),
+            ("adjacency", str(release.adjacency), demands.adjacency),
+        )
+        for name, recorded_as, wanted in due:
+            if recorded_as != wanted:
+                yield f"the ledger has {name} {recorded_as} for label counts of client {client}; it must be {wanted}"
+        if not math.isclose(release.sensitivity, moved, rel_tol=ROUNDING):
+            yield f"the ledger has sensitivity {release.sensitivity:.9g} for label counts of client {client}"
+        if not std * (1 - ROUNDING) <= release.noise_std <= std * (1 + MOST_ABOVE):
+            yield (
+                f"the ledger has noise std {release.noise_std:.9g} for label counts of client {client}; what was sold"
+                f" demands {std:.9g}"
+            )
 
 
 def _moved(adjacency: str) -> int:

@@ -15,7 +15,7 @@ from types import TracebackType
 
 from jsam.errors import InputError, JsamError
 from jsam.files import PRIVATE_FILE, sync_folder
-from jsam.privacy.releases import FIELD_NAMES, Client, Release
+from jsam.privacy.releases import FIELD_NAMES, Key, Release
 
 try:
     import fcntl
@@ -37,7 +37,7 @@ class Ledger:
         """Open or create; without `fsync` records survive a kill of the process but perhaps not a power cut."""
         self.path = Path(path)
         self.fsync = fsync
-        self._releases: dict[tuple[int, Client], Release] = {}
+        self._releases: dict[Key, Release] = {}
         self._size = 0
         self._damaged = False
         try:
@@ -91,22 +91,22 @@ class Ledger:
 
         They are on disk when this returns. On failure none of them is recorded and no round of theirs must be applied.
         """
-        batch: dict[tuple[int, Client], Release] = {}
+        batch: dict[Key, Release] = {}
         for release in releases:
-            key = (release.round, release.client)
+            key = release.key
             if key in batch:
                 raise InputError(
-                    f"client {release.client} appears twice in round {release.round}; a client drawn several times "
+                    f"client {release.client} appears twice in {release.place}; a client drawn several times "
                     f"releases once, with its multiplicity"
                 )
             batch[key] = release
         new = {key: release for key, release in batch.items() if self._is_new(key, release)}
         if new:
-            self._commit(b"".join(_line(release) for release in new.values()), next(iter(new))[0])
+            self._commit(b"".join(_line(release) for release in new.values()), next(iter(new.values())).place)
             self._releases.update(new)
         return len(new)
 
-    def _is_new(self, key: tuple[int, Client], release: Release) -> bool:
+    def _is_new(self, key: Key, release: Release) -> bool:
         recorded = self._releases.get(key)
         if recorded is None:
             return True
@@ -114,14 +114,14 @@ class Ledger:
             before, now = getattr(recorded, name), getattr(release, name)
             if before != now:
                 raise InputError(
-                    f"round {release.round}, client {release.client} is in ledger {self.path} with {name} {before}, "
+                    f"{release.place}, client {release.client} is in ledger {self.path} with {name} {before}, "
                     f"and now {now}; a repeated release must be identical (is this another run's folder?)"
                 )
         return False
 
-    def _commit(self, data: bytes, round: int) -> None:
+    def _commit(self, data: bytes, place: str) -> None:
         if self._handle < 0:
-            raise JsamError(f"ledger {self.path} is closed; round {round} is not recorded")
+            raise JsamError(f"ledger {self.path} is closed; {place} is not recorded")
         if self._damaged:
             raise JsamError(f"ledger {self.path} could not be restored after a failed write; open it anew")
         try:
@@ -134,7 +134,7 @@ class Ledger:
             if not isinstance(error, OSError):
                 raise
             raise JsamError(
-                f"ledger {self.path} could not be written ({error.strerror}); round {round} is not recorded and must "
+                f"ledger {self.path} could not be written ({error.strerror}); {place} is not recorded and must "
                 f"not be applied, all {len(self._releases)} earlier releases are kept"
             ) from error
 
@@ -183,7 +183,7 @@ def _line(release: Release) -> bytes:
     return _encode(release.to_record()).encode() + b"\n"
 
 
-def _parse(data: bytes, path: Path) -> tuple[dict[tuple[int, Client], Release], int, bool]:
+def _parse(data: bytes, path: Path) -> tuple[dict[Key, Release], int, bool]:
     """The releases, the length up to which the file is whole, and whether its last whole record lacks only its end."""
     if not data.startswith(_HEADER):
         # Only the start of our own first line may be taken for torn: anything else is somebody's file.
@@ -192,7 +192,7 @@ def _parse(data: bytes, path: Path) -> tuple[dict[tuple[int, Client], Release], 
         raise InputError(f"{path} is not a ledger of this version; its first line must be {_HEADER.decode().strip()}")
     lines = data[len(_HEADER) :].split(b"\n")
     tail = lines.pop()
-    releases: dict[tuple[int, Client], Release] = {}
+    releases: dict[Key, Release] = {}
     for number, line in enumerate(lines, start=2):
         _add(releases, line, f"{path}, line {number}")
     unended = False
@@ -206,7 +206,7 @@ class _TornError(InputError):
     """Bytes that are no JSON object: at the end of the file a torn write, elsewhere damage."""
 
 
-def _add(releases: dict[tuple[int, Client], Release], line: bytes, where: str) -> None:
+def _add(releases: dict[Key, Release], line: bytes, where: str) -> None:
     try:
         record = json.loads(line)
     except ValueError:
@@ -217,7 +217,6 @@ def _add(releases: dict[tuple[int, Client], Release], line: bytes, where: str) -
         release = Release.from_record(record)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    key = (release.round, release.client)
-    if key in releases:
-        raise InputError(f"{where} repeats round {release.round}, client {release.client}; each must appear once")
-    releases[key] = release
+    if release.key in releases:
+        raise InputError(f"{where} repeats {release.place}, client {release.client}; each must appear once")
+    releases[release.key] = release

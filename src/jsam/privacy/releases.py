@@ -6,13 +6,22 @@ import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from enum import StrEnum
 
 from jsam.errors import InputError
 from jsam.privacy.adjacency import Adjacency
 
 Client = int | str
+Key = tuple[str, int, Client]
 
 _ROUNDING = 1e-9
+
+
+class Query(StrEnum):
+    """What was asked of a client's records."""
+
+    GRADIENT = "gradient"  # the mean of clipped gradients
+    LABEL_COUNTS = "label counts"  # how many records have each label, before the first round
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +29,8 @@ class Release:
     """A client drawn m times in a round releases once, its weight m and its noise the m-th root less: the same privacy.
 
     `noise_std` is that of the single release made, on the mean of clipped gradients over `samples` records.
-    A standard deviation of 0 is recorded as what it is: the accountants then report infinite spending.
+    A standard deviation of 0 is recorded as what it is: the accountants then report infinite spending. Of label counts
+    it is that on each count, where a record counts with `clip_norm`, and the round is 0, before which they were asked.
     """
 
     round: int
@@ -32,6 +42,7 @@ class Release:
     noise_std: float
     adjacency: Adjacency
     delta: float
+    query: Query = Query.GRADIENT
 
     def __post_init__(self) -> None:
         # A ledger holds these by the hundred thousand: what already has its plain type is not set again.
@@ -53,12 +64,32 @@ class Release:
             raise InputError(f"noise_std is {self.noise_std:g}; it must be at least 0")
         if not 0 < self.delta < 1:
             raise InputError(f"delta is {self.delta:g}; it must lie strictly between 0 and 1")
-        least = self.adjacency.factor * self.clip_norm / self.samples
+        if type(self.query) is not Query:
+            object.__setattr__(self, "query", _query(self.query))
+        if self.query is Query.LABEL_COUNTS and self.round:
+            raise InputError(f"round is {self.round}; label counts are asked for before round 0")
+        least = self._least_sensitivity
         if self.sensitivity < least * (1 - _ROUNDING):
             raise InputError(
                 f"sensitivity is {self.sensitivity:g}; with clip_norm {self.clip_norm:g}, {self.samples} samples and "
                 f"adjacency {self.adjacency} it must be at least {least:g}"
             )
+
+    @property
+    def _least_sensitivity(self) -> float:
+        if self.query is Query.LABEL_COUNTS:
+            return self.adjacency.count_sensitivity * self.clip_norm
+        return self.adjacency.factor * self.clip_norm / self.samples
+
+    @property
+    def key(self) -> Key:
+        """What a ledger has once at most."""
+        return self.query, self.round, self.client
+
+    @property
+    def place(self) -> str:
+        """Where it belongs, in words."""
+        return f"round {self.round}" if self.query is Query.GRADIENT else str(self.query)
 
     @classmethod
     def of_draws(
@@ -89,8 +120,27 @@ class Release:
         )
 
     @classmethod
+    def of_label_counts(
+        cls, *, client: Client, samples: int, noise_std: float, adjacency: str, delta: float
+    ) -> Release:
+        """The release of a client's label counts, each with noise of this standard deviation."""
+        kind = Adjacency.of(adjacency)
+        return cls(
+            round=0,
+            client=client,
+            multiplicity=1,
+            samples=samples,
+            clip_norm=1.0,
+            sensitivity=kind.count_sensitivity,
+            noise_std=noise_std,
+            adjacency=kind,
+            delta=delta,
+            query=Query.LABEL_COUNTS,
+        )
+
+    @classmethod
     def from_record(cls, record: Mapping[str, object]) -> Release:
-        missing = _NAMES - record.keys()
+        missing = _NAMES - record.keys() - _LATER
         unknown = record.keys() - _NAMES
         if missing or unknown:
             words = [f"lacks {name}" for name in sorted(missing)] + [f"has unknown {name}" for name in sorted(unknown)]
@@ -98,11 +148,21 @@ class Release:
         return cls(**record)  # type: ignore[arg-type]  # every field is checked at construction
 
     def to_record(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in FIELD_NAMES}
+        """The fields by name; a gradient is what is asked for where the record does not say it."""
+        skipped = _LATER if self.query is Query.GRADIENT else frozenset()
+        return {name: getattr(self, name) for name in FIELD_NAMES if name not in skipped}
 
 
 FIELD_NAMES = tuple(field.name for field in fields(Release))
 _NAMES = frozenset(FIELD_NAMES)
+_LATER = frozenset({"query"})  # left out of records of gradients, as in earlier versions
+
+
+def _query(name: object) -> Query:
+    try:
+        return Query(name)  # type: ignore[arg-type]  # anything may stand in a file
+    except ValueError:
+        raise InputError(f"query is {name!r}; it must be one of: {', '.join(Query)}") from None
 
 
 def _whole(name: str, value: object, low: int) -> int:

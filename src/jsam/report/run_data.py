@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jsam.errors import RunFolderError
 from jsam.files import read_json
+from jsam.runs.label_counts import LabelCounts
 from jsam.runs.run_folder import RunFolder
 
 
@@ -64,3 +66,27 @@ class RunData:
         audited = {client["id"]: client for client in self.audit["clients"]}
         known = [{**audited.pop(client["id"], {}), **client} for client in self.contract["clients"]]
         return known + list(audited.values())
+
+    @property
+    def labels(self) -> LabelCounts | None:
+        """The label counts that were bought before the plan, if any were."""
+        return LabelCounts.of_run(self.config)
+
+    @property
+    def total_payment(self) -> float | None:
+        """What all clients are paid, with what their label counts cost."""
+        training: float | None = self.contract["total_payment"]
+        labels = self.labels
+        return training if labels is None or training is None else training + labels.total
+
+
+def epsilon_sold(client: Mapping[str, Any]) -> float | None:
+    """The ε that a client sold in all: by the audit where label counts are in it, else by the contract."""
+    sold: float | None = client.get("bought" if "bought_for_labels" in client else "epsilon")
+    return sold
+
+
+def payment_due(client: Mapping[str, Any]) -> float | None:
+    """What a client is paid in all."""
+    paid, for_labels = client.get("payment"), client.get("label_payment")
+    return paid if paid is None or for_labels is None else paid + for_labels

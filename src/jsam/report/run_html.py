@@ -15,7 +15,7 @@ from jsam.report.fairness import HEADER as FAIRNESS_HEADER
 from jsam.report.fairness import WORDS as FAIRNESS_WORDS
 from jsam.report.fairness import cells as fairness_cells
 from jsam.report.page import cards, figure, number, page, paragraph, percent, section, table, verdict
-from jsam.report.run_data import RunData
+from jsam.report.run_data import RunData, epsilon_sold, payment_due
 from jsam.report.svg import Bar, Series, bar_chart, line_chart
 from jsam.runs.noise_weight import NoiseWeight
 from jsam.runs.settings import TrainingSettings, simulated
@@ -51,8 +51,8 @@ def run_page(run: RunData) -> str:
             [
                 (percent(run.accuracy), "test accuracy"),
                 (f"{contract['num_selected']} of {contract['num_clients']}", "clients under contract"),
-                (number(contract["total_payment"]), "paid to clients in total"),
-                (number(max((c["epsilon"] for c in contract["clients"]), default=None)), "largest ε sold"),
+                (number(run.total_payment), "paid to clients in total"),
+                (number(max((epsilon_sold(c) or 0.0 for c in run.clients), default=None)), "largest ε sold"),
             ]
         ),
         verdict(run.audit["kept"], run.audit["verdict"]),
@@ -81,6 +81,9 @@ CLIENT_WORDS = (
 )
 
 
+_PARTS = ("of it for training", "of it for labels")  # where label counts were bought
+
+
 def fairness_html(runs: Sequence[RunData]) -> str:
     """Who is drawn and paid how unevenly, a row for each run."""
     rows = [("", fairness_cells(run.mechanism, Fairness.of(contract_from_dict(run.contract)))) for run in runs]
@@ -97,23 +100,25 @@ def accuracy_chart(runs: list[RunData]) -> str:
 
 def clients_table(run: RunData) -> str:
     """All clients, the best paid first."""
+    parts = 0 if run.labels is None else len(_PARTS)
     header = (
-        "client", "sensitivity", "selection probability", "draws", "ε sold", "ε spent", "ε spent (second)",
-        "payment", "",
+        "client", "sensitivity", "selection probability", "draws", "ε sold", *_PARTS[:parts], "ε spent",
+        "ε spent (second)", "payment", "",
     )  # fmt: skip
     rows = []
-    for client in sorted(run.clients, key=lambda client: -(client.get("payment") or 0.0)):
-        kind = "over" if client.get("over") else "none" if not client.get("epsilon") else ""
+    for client in sorted(run.clients, key=lambda client: -(payment_due(client) or 0.0)):
+        kind = "over" if client.get("over") else "none" if not epsilon_sold(client) else ""
         remark = "OVER" if client.get("over") else "" if client.get("participations") else "never drawn"
         cells = [
             str(client["id"]),
             number(client.get("sensitivity")),
             number(client.get("selection_prob")),
             str(client.get("participations", 0)),
-            number(client.get("epsilon")),
+            number(epsilon_sold(client)),
+            *[number(client.get(name)) for name in ("bought_for_training", "bought_for_labels")][:parts],
             number(client.get("spent")),
             number(client.get("second_opinion")),
-            number(client.get("payment")),
+            number(payment_due(client)),
             remark,
         ]
         rows.append((kind, cells))
@@ -127,13 +132,14 @@ def guarantee(audit: dict[str, Any]) -> str:
     words = audit["adjacency_words"] or audit["adjacency"]
     sampling = "No amplification by sampling is claimed: the server knows who was drawn."
     rule = noise_rule(audit["noise"], audit["c2"])
+    counts = " and its label counts together" if "label_counts" in audit else ""
     if not rule.keeps_contracts:
         return (
             f"{rule.words[0].upper()}{rule.words[1:]}. What that guarantees is the ε spent, at "
             f"δ = {audit['delta']:g}, for {words}; it may be more than the ε sold. {sampling}"
         )
     return (
-        "Every client k holds an (ε_k, δ)-differential-privacy guarantee over the whole training, "
+        f"Every client k holds an (ε_k, δ)-differential-privacy guarantee over the whole training{counts}, "
         f"δ = {audit['delta']:g}, for {words}; {rule.words}. {sampling}"
     )
 
@@ -166,18 +172,19 @@ def _plan(run: RunData) -> list[str]:
     ]
     budgets = [
         Bar(
-            label=f"{c['id']}: ε sold {number(c['epsilon'])}, spent {number(c.get('spent'))}, "
+            label=f"{c['id']}: ε sold {number(epsilon_sold(c))}, spent {number(c.get('spent'))}, "
             f"T = {c.get('participations', 0)}",
-            value=c["epsilon"],
+            value=epsilon_sold(c) or 0.0,
             inner=c.get("spent") or 0.0,
             bad=bool(c.get("over")),
         )
         for c in clients
     ]
-    paid = [Bar(label=f"{c['id']}: paid {number(c.get('payment'))}", value=c.get("payment") or 0.0) for c in clients]
+    paid = [Bar(label=f"{c['id']}: paid {number(payment_due(c))}", value=payment_due(c) or 0.0) for c in clients]
     by = "clients, from the least to the most sensitive"
     return [
         paragraph(_weights(run), soft=True),
+        *([] if run.labels is None else [paragraph(f"Label counts with noise gave {run.labels.words}.", soft=True)]),
         paragraph("How often each client is to be drawn:", soft=True),
         figure(bar_chart(chances, x_title=by, y_title="selection probability", tone=1)),
         paragraph("The ε each client sold (pale) and what the ledger says was spent of it (solid):", soft=True),

@@ -25,6 +25,9 @@ class NoiseSource(Protocol):
     def device_seed(self, index: int) -> int:
         """The seed of a CUDA device's own generator in round `index`."""
 
+    def label_normals(self, size: int) -> NDArray[np.float64]:
+        """`size` independent draws of N(0, 1) for label counts, from a stream that no round has."""
+
 
 @dataclass(frozen=True)
 class SecretNoise:
@@ -44,6 +47,9 @@ class SecretNoise:
         # All the bits that torch's CUDA generator (Philox) takes.
         return int.from_bytes(keyed_bytes(self.key, "noise on a device", size=8, round=index), "little")
 
+    def label_normals(self, size: int) -> NDArray[np.float64]:
+        return keyed_normals(self.key, "noise on label counts", size, round=0)
+
 
 @dataclass(frozen=True)
 class SeededNoise:
@@ -56,6 +62,9 @@ class SeededNoise:
 
     def device_seed(self, index: int) -> int:
         return derived_seed(self.seed, "noise", round=index)
+
+    def label_normals(self, size: int) -> NDArray[np.float64]:
+        return generator(self.seed, "noise on label counts").standard_normal(size)
 
 
 def noise_of_trial(settings: TrainingSettings) -> NoiseSource:

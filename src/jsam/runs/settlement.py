@@ -14,14 +14,16 @@ import numpy as np
 from jsam.errors import RunFolderError
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.contract_files import load_contract
-from jsam.privacy import ContractReport, Release, Schedule, check_contract, read_ledger
+from jsam.privacy import ContractReport, Query, Release, Schedule, check_contract, read_ledger, sold_in_all
 from jsam.privacy.expected_releases import Demands, differences
 from jsam.runs.evidence import Evidence
+from jsam.runs.label_counts import LabelCounts
 from jsam.runs.publishing import files_of
 from jsam.runs.run_folder import RunFolder, write_json
 from jsam.runs.settings import NOT_PRIVATE, TrainingSettings, noise_words, simulated
 
 _SHOWN = 5
+_DIGITS = 1e-9  # to which a contract holds the root of ζ²
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,7 @@ class Settlement:
     problems: tuple[str, ...]
     rounds_recorded: int
     simulated: bool = True
+    labels: LabelCounts | None = None
 
     @property
     def kept(self) -> bool:
@@ -54,6 +57,7 @@ class Settlement:
 
     def as_dict(self) -> dict[str, Any]:
         payments = self.contract.payments
+        labels, parts = self.labels, self._parts()
         amounts = [None] * self.contract.num_clients if payments is None else payments.tolist()
         paid = dict(zip(self.contract.ids, amounts, strict=True))
         return {
@@ -70,10 +74,12 @@ class Settlement:
             "rounds_recorded": self.rounds_recorded,
             # Of a run on one machine nobody drops out; a campaign's books have what is due to whom (its terms say how).
             "payment_is": "agreed for the whole contract",
+            **({} if labels is None else {"label_counts": labels.as_dict()}),
             "clients": [
                 {
                     "id": str(entry.client),
                     "bought": _finite(entry.bought),
+                    **parts.get(str(entry.client), {}),
                     "spent": _finite(entry.spent),
                     "second_opinion": None if entry.second_opinion is None else _finite(entry.second_opinion),
                     "participations": entry.participations,
@@ -86,6 +92,17 @@ class Settlement:
             "files": [asdict(file) for file in files_of(simulated=self.simulated)],
         }
 
+    def _parts(self) -> dict[str, dict[str, float]]:
+        """What of each client's ε and payment is for what, where label counts were bought beside the training."""
+        labels = self.labels
+        if labels is None:
+            return {}
+        bought = {"bought_for_labels": labels.epsilon, "label_payment": labels.payment}
+        return {
+            name: {"bought_for_training": epsilon, **bought}
+            for name, epsilon in zip(self.contract.ids, self.contract.epsilons.tolist(), strict=True)
+        }
+
 
 def settle(folder: Path | str, *, second_opinion: bool = True) -> Settlement:
     """Recompute everybody's spent ε from the ledger and write audit.json into the folder."""
@@ -96,20 +113,24 @@ def settle(folder: Path | str, *, second_opinion: bool = True) -> Settlement:
     schedule = _schedule(run, contract, settings)
     releases = read_ledger(run.ledger)
     evidence = Evidence(run, config, settings)
-    demands = _demands(contract, schedule, settings, config["data"], evidence.applied)
+    labels = LabelCounts.of_run(config)
+    demands = _demands(contract, schedule, settings, config["data"], evidence.applied, labels)
     settlement = Settlement(
         contract=contract,
         settings=settings,
         report=check_contract(
             releases,
-            demands.epsilons,
+            _sold(contract, labels, settings),
             settings.delta,
             accountant=settings.rule_of_noise.accountant,
             second_opinion=second_opinion,
         ),
-        problems=_problems(releases, demands, schedule, contract, settings, evidence.problems),
-        rounds_recorded=len({release.round for release in releases}),
+        problems=_problems(
+            releases, demands, schedule, contract, settings, [*evidence.problems, *_unlike(labels, contract)]
+        ),
+        rounds_recorded=len({release.round for release in releases if release.query is Query.GRADIENT}),
         simulated=simulated(config),
+        labels=labels,
     )
     write_json(run.audit, settlement.as_dict())
     return settlement
@@ -129,7 +150,12 @@ def _schedule(run: RunFolder, contract: Contract, settings: TrainingSettings) ->
 
 
 def _demands(
-    contract: Contract, schedule: Schedule, settings: TrainingSettings, data: Mapping[str, Any], applied: int
+    contract: Contract,
+    schedule: Schedule,
+    settings: TrainingSettings,
+    data: Mapping[str, Any],
+    applied: int,
+    labels: LabelCounts | None,
 ) -> Demands:
     samples = _samples(contract, data)
     draws = Counter(
@@ -145,7 +171,31 @@ def _demands(
         c2=settings.c2,
         samples=dict(zip(contract.ids, samples, strict=True)),
         applied=applied,
+        label_epsilon=None if labels is None else labels.epsilon,
     )
+
+
+def _sold(contract: Contract, labels: LabelCounts | None, settings: TrainingSettings) -> dict[str, float]:
+    """What each client sold in all: the ε of its training, or of that and its label counts together."""
+    epsilons = contract.epsilons
+    if labels is not None:
+        epsilons = sold_in_all(epsilons, labels.epsilon, settings.delta)
+    return dict(zip(contract.ids, epsilons.tolist(), strict=True))
+
+
+def _unlike(labels: LabelCounts | None, contract: Contract) -> list[str]:
+    """Where the contract is not that of the label counts."""
+    if labels is None:
+        return []
+    problems = []
+    if labels.num_clients != contract.num_clients:
+        problems.append(f"label counts are of {labels.num_clients} clients; the contract of {contract.num_clients}")
+    if not math.isclose(contract.bias_weight**2, labels.heterogeneity, rel_tol=_DIGITS):
+        problems.append(
+            f"contract.json has ζ² = {contract.bias_weight**2:.6g}; the label counts of config.json gave"
+            f" {labels.heterogeneity:.6g}"
+        )
+    return problems
 
 
 def _samples(contract: Contract, data: Mapping[str, Any]) -> list[int]:

@@ -17,7 +17,8 @@ from jsam.files import write_atomically
 from jsam.mechanism.contract import Contract
 from jsam.mechanism.contract_files import load_contract, storable
 from jsam.mechanism.rules import Rules
-from jsam.privacy import Ledger, Schedule, read_ledger
+from jsam.privacy import Ledger, Query, Release, Schedule, read_ledger
+from jsam.runs.label_counts import CONFIG_KEY, LabelCounts
 from jsam.runs.noise_plan import NoisePlan
 from jsam.runs.noise_source import NoiseSource, kept_noise, new_noise
 from jsam.runs.run_folder import RUN_FORMAT, MetricsFile, RunFolder, write_json
@@ -27,6 +28,7 @@ from jsam.training.clipping.precision import checked_precision
 from jsam.training.eager_rounds import EagerRounds
 from jsam.training.environment import accelerator, check_same, device_named, threads_set_to, versions
 from jsam.training.graphs import ReplayedRounds, graphs_for, replayable
+from jsam.training.label_survey import LabelSurvey
 from jsam.training.loaded_task import LoadedTask
 from jsam.training.round_loop import MadeRound, Metrics, NotFiniteError, RoundMaker, as_metrics, made_rounds
 from jsam.training.task import Task, TaskSpec
@@ -60,13 +62,15 @@ def train(
     *,
     plan: NoisePlan | None = None,
     rules: Rules | None = None,
+    survey: LabelSurvey | None = None,
     progress: RoundCallback | None = None,
     tracker: Tracker | None = None,
 ) -> RunResult:
     """Run the contract on the task; everything goes into the folder `output`, which must not hold a run yet.
 
     `plan` is the noise of this contract and these settings, where it is computed already; `rules` are those that the
-    contract follows, to be kept beside it.
+    contract follows, to be kept beside it. `survey` is what this very folder was begun with, where label counts were
+    bought for the contract under the same settings for the privacy and the noise.
     """
     device = device_named(settings.device)
     checked_precision(settings.precision, device)
@@ -76,12 +80,15 @@ def train(
         raise InputError("plan is of another contract, of other settings or of another partition; leave it out")
     check_task(task, device)
     folder = RunFolder(output)
-    folder.create()
+    if survey is None:
+        folder.create()
+    else:
+        survey.check(folder, settings)
     write_json(folder.contract, storable(plan.contract))
     if rules is not None:
         write_atomically(folder.rules, rules.to_toml().encode())
     plan.schedule.save(folder.schedule)
-    noise, key_check = new_noise(settings, folder)
+    noise, key_check = new_noise(settings, folder) if survey is None else (survey.noise, survey.key_check)
     data = task.fingerprint()
     threads = settings.threads or torch.get_num_threads()
     config = {
@@ -91,6 +98,7 @@ def train(
         "data": data,
         "noise_from": noise_words(settings, simulated=True),
         "noise_key_check": key_check,
+        **({} if survey is None else {CONFIG_KEY: survey.labels.as_dict()}),
         "environment": {**versions(), "threads": threads, "machine": platform.machine(), **accelerator(device)},
     }
     write_json(folder.config, config)
@@ -130,6 +138,7 @@ def resume(
     schedule = Schedule.load(folder.schedule)
     plan = NoisePlan.of(load_contract(folder.contract), settings, task.partition.sizes, schedule)
     fingerprint = folder.fingerprint(config)
+    _check_charged(folder, plan, LabelCounts.of_run(config))
     start = None
     task.model.to(device)
     if folder.checkpoint.exists():
@@ -142,12 +151,28 @@ def resume(
         return _Run(plan, LoadedTask(task, settings, device), folder, fingerprint, noise).go(start, progress, tracker)
 
 
+def _check_charged(folder: RunFolder, plan: NoisePlan, labels: LabelCounts | None) -> None:
+    """Label counts are charged before a run has its first file, so a ledger without them has lost them."""
+    due = () if labels is None else labels.releases(plan.contract.ids, plan.sizes, plan.settings)
+    recorded = {release.key: release for release in _recorded(folder)} if due else {}
+    for release in due:
+        if recorded.get(release.key) != release:
+            raise RunFolderError(
+                f"{folder.ledger} lacks the charge for the label counts of client {release.client}, which the contract"
+                " rests on; restore it to resume"
+            )
+
+
+def _recorded(folder: RunFolder) -> tuple[Release, ...]:
+    return read_ledger(folder.ledger) if folder.ledger.exists() else ()
+
+
 def _check_recorded(folder: RunFolder, plan: NoisePlan, rounds_done: int) -> None:
     """Every release that a checkpoint has applied must be in the ledger, or spent privacy would be forgotten.
 
     Of a run that is over only whole rounds are looked for: the report on it names every single difference.
     """
-    releases = read_ledger(folder.ledger) if folder.ledger.exists() else ()
+    releases = [release for release in _recorded(folder) if release.query is Query.GRADIENT]
     recorded = {(release.round, release.client): release for release in releases}
     rounds = {release.round for release in releases}
     goes_on = rounds_done < plan.settings.rounds
