@@ -7,13 +7,10 @@ payments stay within the budget, over markets that had no part in finding it.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 import jsam
-from benchmarks.output import machine
+from benchmarks.output import store_content
 from jsam.mechanism.budget.budget_cache import BudgetCache
 from jsam.mechanism.budget.drawn_markets import Tables
 from jsam.mechanism.budget.drawn_payments import DrawnPayments
@@ -229,14 +226,10 @@ def main() -> None:
         print(case.text, flush=True)
     if options.json is not None:
         content = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": " ".join(["python", "-m", "benchmarks.budgets", *sys.argv[1:]]),
-            **machine(("numpy", "scipy", "jsam")),
             "borne": BORNE,
             "cases": [asdict(case) for case in cases],
         }
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        store_content(content, options.json, module="benchmarks.budgets")
 
 
 if __name__ == "__main__":

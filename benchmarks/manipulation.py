@@ -15,18 +15,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import jsam
-from benchmarks.output import machine
+from benchmarks.output import store_content
 from jsam.mechanism._arrays import BoolArray, FloatArray
 from jsam.mechanism.bound import loss_bound
 from jsam.mechanism.families import RangeMechanism
@@ -258,15 +255,11 @@ def main() -> None:
         print(row.text, flush=True)
     if options.json is not None:
         content: dict[str, Any] = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": " ".join(["python", "-m", "benchmarks.manipulation", *sys.argv[1:]]),
-            **machine(("numpy", "scipy", "jsam")),
             "joint_lies": [asdict(row) for row in rows if isinstance(row, JointLie)],
             "cost_of_lots": [asdict(row) for row in rows if isinstance(row, CostOfLots)],
             "leaving": [asdict(row) for row in rows if isinstance(row, Leaving)],
         }
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        store_content(content, options.json, module="benchmarks.manipulation")
 
 
 if __name__ == "__main__":

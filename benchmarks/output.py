@@ -48,16 +48,23 @@ def print_table(
 
 
 def store(results: Results, path: Path, *, module: str, packages: Sequence[str], **more: Any) -> None:
+    """The rows, with everything that `store_content` puts beside them."""
+    rows = {name: [asdict(row) for row in rows] for name, rows in results.items()}
+    store_content({**more, "results": rows}, path, module=module, packages=packages)
+
+
+def store_content(
+    content: Mapping[str, Any], path: Path, *, module: str, packages: Sequence[str] = ("numpy", "scipy", "jsam")
+) -> None:
     """Date, command, machine and versions with the numbers, so that they can be compared later."""
-    content = {
+    whole = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(["python", "-m", module, *sys.argv[1:]]),
         **machine(packages),
-        **more,
-        "results": {name: [asdict(row) for row in rows] for name, rows in results.items()},
+        **content,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def machine(packages: Sequence[str]) -> dict[str, Any]:

@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
 import jsam
-from benchmarks.output import machine
+from benchmarks.output import store_content
 from jsam.mechanism.families import RangeMechanism
 from jsam.mechanism.families.even import EvenJSAM
 from jsam.mechanism.lots import priors_by_lots
@@ -241,13 +238,9 @@ def main() -> None:
         print(row.text, flush=True)
     if options.json is not None:
         content = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": " ".join(["python", "-m", "benchmarks.several_ids", *sys.argv[1:]]),
-            **machine(("numpy", "scipy", "jsam")),
             "rows": [asdict(row) for row in rows],
         }
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        store_content(content, options.json, module="benchmarks.several_ids")
 
 
 if __name__ == "__main__":

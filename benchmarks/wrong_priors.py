@@ -13,12 +13,9 @@ A gain is relative to max(truthful payment, lying payment, 1e-9 Σπ).
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +24,7 @@ import scipy.stats
 
 import jsam
 from benchmarks.budgets import Mixture
-from benchmarks.output import machine
+from benchmarks.output import store_content
 from jsam.errors import DivergentPaymentError
 from jsam.mechanism._arrays import FloatArray
 from jsam.mechanism.budget.loss_weight import loss_weight_for_budget
@@ -272,14 +269,10 @@ def main() -> None:
         print(row.text, flush=True)
     if options.json is not None:
         content = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": " ".join(["python", "-m", "benchmarks.wrong_priors", *sys.argv[1:]]),
-            **machine(("numpy", "scipy", "jsam")),
             "gain_bar": GAIN_BAR,
             "rows": [asdict(row) for row in rows],
         }
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        store_content(content, options.json, module="benchmarks.wrong_priors")
 
 
 if __name__ == "__main__":
