@@ -19,7 +19,7 @@ from jsam.training.round_loop import as_metrics
 
 
 class InstalledModel:
-    """A model that is installed here. Fits `jsam.campaign.server.server_campaign.ServerModel`."""
+    """A model that is installed here. Fits `jsam.campaign.server.rounds.ServerModel`."""
 
     def __init__(self, name: str, *, seed: int, dataset: str = "") -> None:
         """`dataset` names the server's own test data; without it nothing is evaluated."""
