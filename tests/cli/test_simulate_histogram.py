@@ -124,14 +124,49 @@ def test_all_are_charged_before_a_count_is_looked_at(tmp_path: Path, monkeypatch
     assert seen == [[str(k) for k in range(CLIENTS)]]
 
 
-def test_a_plan_that_fails_leaves_the_charges_and_the_next_run_goes_elsewhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "wish",
+    [
+        ["--budget", "1e-300"],
+        ["--budget", "1e9"],
+        ["--loss-weight", "60", "--min-clients", "20"],
+        ["--loss-weight", "60", "--mechanism", "fsbm-20"],
+        ["--loss-weight", "60", "--mechanism", "csra"],
+        ["--loss-weight", "60", "--max-selection-prob", "0.05"],
+        ["--loss-weight", "60", "--delta", "0.01"],
+    ],
+)
+def test_what_cannot_be_planned_is_refused_before_anybody_is_charged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wish: list[str]
 ) -> None:
-    poor = ["--budget", "1e-300", "--heterogeneity", "histogram:0.5"]
-    command = ["simulate", *TASK, "--clients", "10", *poor, "--output", str(tmp_path / "run")]
-    assert main(command) == 2
+    command = ["simulate", *TASK, "--clients", "10", *wish, "--heterogeneity", "histogram:0.5"]
+    assert main([*command, "--output", str(tmp_path / "run")]) == 2
     assert capsys.readouterr().err.count("jsam: error:") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError("disk full")])
+def test_whoever_is_stopped_after_the_charges_hears_how_nobody_is_charged_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stop: Any
+) -> None:
+    from jsam.training import recorded_run
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise stop
+
+    command = ["simulate", *TASK, "--clients", "10", *ASKED, "--output", str(tmp_path / "run")]
+    with monkeypatch.context() as before_the_run:
+        before_the_run.setattr(recorded_run, "write_json", interrupted)
+        assert main(command) != 0
+    said = capsys.readouterr().err
+    assert "jsam resume" not in said
+    (line,) = [line for line in said.splitlines() if "every client is charged" in line]
     assert len(charges(tmp_path / "run")) == CLIENTS
+    # The numbers that it names plan the same without a second charge.
+    zeta = line.partition("--heterogeneity ")[2].split()[0]
+    again = ["--loss-weight", "60", "--heterogeneity", zeta, "--output", str(tmp_path / "again")]
+    assert main(["simulate", *TASK, "--clients", "10", *again]) == 0
+    assert charges(tmp_path / "again") == []
     assert main(command) == 2
     assert "ledger.jsonl is there but no config.json beside it; choose another folder" in capsys.readouterr().err
 
@@ -273,8 +308,9 @@ def test_swapped_records_need_noise_by_the_root_of_two_more(tmp_path: Path, fini
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["simulate", *TASK, "--heterogeneity", "histogram:x"], "behind the colon must be an ε of at least 0.01"),
-        (["simulate", *TASK, "--heterogeneity", "histogram:0"], "behind the colon must be an ε of at least 0.01"),
+        (["simulate", *TASK, "--heterogeneity", "histogram:x"], "behind the colon must be an ε from 0.01 to 100"),
+        (["simulate", *TASK, "--heterogeneity", "histogram:0"], "behind the colon must be an ε from 0.01 to 100"),
+        (["simulate", *TASK, "--heterogeneity", "histogram:1e308"], "behind the colon must be an ε from 0.01 to 100"),
         (["simulate", *TASK, "--heterogeneity", "histogram:10"], "nobody sells more than 10 in all; take a smaller"),
         (["simulate", *TASK, *ASKED[2:], "--bias-weight", "2"], "give heterogeneity or --bias-weight, not both"),
         (["simulate", *TASK, *ASKED[2:], "--prior", "halves"], "prior halves is learned from them"),

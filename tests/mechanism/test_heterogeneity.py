@@ -70,7 +70,11 @@ def test_records_are_filled_in_where_none_are_named() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "much", "classes:11/10", "classes", "dirichlet:0", "similarity:101", "similarity", "-1", "alike:0", "alike/1"],
+    [
+        *["", "much", "classes:11/10", "classes", "dirichlet:0", "similarity:101", "similarity", "-1", "alike:0"],
+        *["alike/1", "classes:2/99999999999999999999", "classes:2/999999999/600", "alike:1e400/10"],
+        *["dirichlet:1e300/10", "dirichlet:1e-300/10", "dirichlet:1e400/10"],
+    ],
 )
 def test_what_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="heterogeneity"):

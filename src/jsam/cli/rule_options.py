@@ -216,10 +216,16 @@ class OpenRules:
         return replace(self.rules, **instead)
 
     def check_label_cap(self, delta: float) -> None:
-        """Refuse an ε of label counts beside which nothing is left under the cap."""
+        """Refuse an ε of label counts beside which nothing is left under the cap, or that might be paid too little."""
         from jsam.privacy import left_for_training
+        from jsam.privacy.label_counts import MOST_DELTA
 
         most, asked = self.rules.max_epsilon, self.label_epsilon
+        if asked is not None and delta > MOST_DELTA:
+            raise InputError(
+                f"--delta is {delta:g}; beside label counts it must be {MOST_DELTA:g} or less, since above it two"
+                " releases may cost more ε together than each alone"
+            )
         if most is not None and asked is not None and not left_for_training(most, asked, delta) > 0:
             raise InputError(
                 f"--heterogeneity {self.heterogeneity} takes ε = {asked:g} of every client, and nobody sells more than"
@@ -250,15 +256,16 @@ def _label_epsilon(text: object) -> float | None:
     """The ε of a histogram of labels, where the text asks for one."""
     if not isinstance(text, str) or not text.startswith(HISTOGRAM):
         return None
-    from jsam.privacy.label_counts import LEAST_EPSILON
+    from jsam.privacy.label_counts import LEAST_EPSILON, MOST_EPSILON
 
     try:
         epsilon = float(text.removeprefix(HISTOGRAM))
     except ValueError:
         epsilon = math.nan
-    if not LEAST_EPSILON <= epsilon < math.inf:
+    if not LEAST_EPSILON <= epsilon <= MOST_EPSILON:
         raise InputError(
-            f"--heterogeneity is {text}; behind the colon must be an ε of at least {LEAST_EPSILON}, as in histogram:0.5"
+            f"--heterogeneity is {text}; behind the colon must be an ε from {LEAST_EPSILON} to {MOST_EPSILON:g},"
+            " as in histogram:0.5"
         )
     return epsilon
 

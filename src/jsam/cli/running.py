@@ -81,11 +81,16 @@ class RoundProgress:
 
 @contextlib.contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Tell the one who presses Ctrl-C how to go on."""
+    """Tell the one who presses Ctrl-C how to go on, if the run has begun."""
+    from jsam.runs.run_folder import RunFolder
+
     try:
         yield
     except KeyboardInterrupt:
-        say(f"interrupted; go on with: jsam resume {folder}")
+        if RunFolder(folder).config.exists():
+            say(f"interrupted; go on with: jsam resume {folder}")
+        else:
+            say(f"interrupted before the run began; nothing is in {folder} to go on with")
         raise
 
 

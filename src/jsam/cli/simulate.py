@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from jsam.cli.label_counts import bought_counts, charges_named
 from jsam.cli.options import ECONOMY, RESULT, TensorBoardFlag, examples, option, with_options
 from jsam.cli.output import check_folder, require_torch, say
 from jsam.cli.rule_options import MAX_EPSILON, RULES_FILE, RuleOptions, rule_flags
@@ -13,11 +14,6 @@ from jsam.cli.simulated import Planned, Reporting, Simulated, asked
 from jsam.cli.training_options import DATA, PartitionOptions, TrainingOptions
 from jsam.errors import InputError
 from jsam.mechanism.rules import AUTO
-
-if TYPE_CHECKING:
-    from jsam.runs.settings import TrainingSettings
-    from jsam.training.label_survey import LabelSurvey
-    from jsam.training.task import Task
 
 EXAMPLES = examples(
     "jsam simulate --dataset mnist --budget 10 --similarity 50 --output runs/a",
@@ -89,45 +85,29 @@ def simulate(
     held = simulated.held(partition, data.num_train)
     spec = TaskSpec(dataset=dataset, model=model, num_clients=simulated.num_clients, seed=seed, **held)
     task = spec.build(dataset=data)
-    rules, survey = None, None
-    if open_rules is not None:
-        weights = TaskWeights.of(spec, task.partition, data, settings, num_parameters=task.num_parameters)
-        if open_rules.label_epsilon is not None:
-            assert isinstance(simulated, Reporting)
-            survey = _survey(open_rules.label_epsilon, simulated, task, settings, output)
-        labels = None if survey is None else survey.labels
-        rules = open_rules.closed(weights, labels, settings.delta)
-        simulated = simulated.under(rules)
-    agreed = simulated.contract(task.partition.sizes)
-    if open_rules is not None and rules is not None:
-        economy.say_mechanism(rules)
-        open_rules.say_weights(rules, weights, labels)
-    with warnings_as_lines(), resumable(output), tracking(output, tensorboard) as tracker:
-        if "learning_rate" in training:
-            noise = NoisePlan.of(agreed, settings, task.partition.sizes)
-        else:
-            noise = fitted_plan(agreed, task, settings)
-            say(f"a learning rate of {noise.settings.learning_rate:g} fits the noise of this contract")
-        trained(noise, task, output, rules=rules, survey=survey, tracker=tracker)
+    rules, survey, labels = None, None, None
+    with charges_named(output) as bought:
+        if open_rules is not None:
+            weights = TaskWeights.of(spec, task.partition, data, settings, num_parameters=task.num_parameters)
+            if open_rules.label_epsilon is not None:
+                assert isinstance(simulated, Reporting)
+                survey = bought_counts(simulated, open_rules, weights, task, settings, output)
+                labels = survey.labels
+                bought.append(labels)
+            rules = open_rules.closed(weights, labels, settings.delta)
+            simulated = simulated.under(rules)
+        agreed = simulated.contract(task.partition.sizes)
+        if open_rules is not None and rules is not None:
+            economy.say_mechanism(rules)
+            open_rules.say_weights(rules, weights, labels)
+        with warnings_as_lines(), resumable(output), tracking(output, tensorboard) as tracker:
+            if "learning_rate" in training:
+                noise = NoisePlan.of(agreed, settings, task.partition.sizes)
+            else:
+                noise = fitted_plan(agreed, task, settings)
+                say(f"a learning rate of {noise.settings.learning_rate:g} fits the noise of this contract")
+            trained(noise, task, output, rules=rules, survey=survey, tracker=tracker)
     finish(output, strict=settings.rule_of_noise.keeps_contracts)
-
-
-def _survey(epsilon: float, simulated: Reporting, task: Task, settings: TrainingSettings, output: Path) -> LabelSurvey:
-    """Begin the run: ask all clients for their label counts, at a price that follows from their priors alone."""
-    from jsam.runs.label_counts import dearest_price
-    from jsam.training.label_survey import LabelSurvey
-
-    price, dearer = dearest_price(simulated.priors)
-    return LabelSurvey.held(
-        output,
-        epsilon=epsilon,
-        price=price,
-        dearer=dearer,
-        ids=simulated.ids,
-        split=task.partition,
-        data=task.dataset,
-        settings=settings,
-    )
 
 
 def _as_many(partition: dict[str, Any]) -> str:

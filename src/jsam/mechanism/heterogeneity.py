@@ -8,6 +8,7 @@ in squares of the clipping norm, and the bias of even shares is ζ sqrt(1/m − 
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
@@ -24,6 +25,7 @@ FORMS = (
 HISTOGRAM = "histogram:"  # and an ε: what jsam simulate buys from clients before there are rules
 _NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
 _DRAWS = 4096  # points of a distribution that stand for it
+MOST_CLASSES, LEAST_ALPHA = 100_000, 1e-4  # beyond these the points no longer stand for it
 
 
 def heterogeneity(text: str) -> float:
@@ -84,10 +86,11 @@ def _parts(text: str, none: float = RECORDS) -> tuple[str, float, int, float]:
     fits = {
         "alike": third is None,
         "classes": 1 <= value <= classes,
-        "dirichlet": value > 0,
+        "dirichlet": LEAST_ALPHA <= value <= 1 / LEAST_ALPHA,
         "similarity": first is not None and value <= 100 and third is None,
     }
-    if not fits.get(kind, False) or classes < 2 or (named is not None and records < 1):
+    named_well = named is None or 1 <= records < math.inf
+    if not fits.get(kind, False) or not 2 <= classes <= MOST_CLASSES or not named_well:
         raise InputError(f"heterogeneity is {text!r}; it must be {FORMS}")
     return kind, value, classes, records
 

@@ -12,7 +12,9 @@ from jsam.errors import InputError
 from jsam.privacy.adjacency import Adjacency
 from jsam.privacy.gaussian import CALIBRATION_MARGIN, FloatArray, epsilon_of, gdp_mu
 
-LEAST_EPSILON = 0.01  # with less, noise drowns the counts of thousands of records
+# With less, noise drowns the counts of thousands of records; more protects nobody.
+LEAST_EPSILON, MOST_EPSILON = 0.01, 100.0
+MOST_DELTA = 1e-3  # up to it the ε of both is at most the sum of both, but for an ε of the training next to nothing
 
 
 def label_noise(epsilon: float, delta: float, adjacency: str = Adjacency.ADD_REMOVE) -> float:

@@ -14,9 +14,11 @@ from typing import Any
 from jsam.errors import RunFolderError
 from jsam.mechanism.priors import Prior
 from jsam.privacy import Release, label_noise
+from jsam.privacy.label_counts import LEAST_EPSILON, MOST_EPSILON
 from jsam.runs.settings import TrainingSettings
 
 CONFIG_KEY = "label_counts"
+LARGEST = 1e100  # of any number here; what they multiply to is finite
 BEYOND = 1e-3  # where a prior has no end, this share of clients is dearer than the price
 
 
@@ -74,8 +76,11 @@ class LabelCounts:
             return None
         names = [field.name for field in fields(cls)]
         given: dict[str, Any] = {name: stored.get(name) for name in names} if isinstance(stored, dict) else {}
-        if not given or not all(isinstance(value, int | float) and math.isfinite(value) for value in given.values()):
+        plain = all(isinstance(value, int | float) and not isinstance(value, bool) for value in given.values())
+        if not given or not plain or not all(0 <= value < LARGEST for value in given.values()):
             raise RunFolderError(f"config.json is damaged: {CONFIG_KEY} must have the numbers {', '.join(names)}")
+        if not (LEAST_EPSILON <= given["epsilon"] <= MOST_EPSILON and isinstance(given["num_clients"], int)):
+            raise RunFolderError(f"config.json is damaged: {CONFIG_KEY} has an ε or a number of clients that none has")
         return cls(**given)
 
 
