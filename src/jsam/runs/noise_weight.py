@@ -1,7 +1,7 @@
 """The noise weight Q from what is public before training: the model's size, a client's data, and the privacy rule.
 
-The loss bound adds bias and noise of one mean update, both in units of the clipping norm C, which is the length of
-most clipped gradients. The noise of all D coordinates, averaged over all draws of a run, has the variance
+The loss bound adds bias and noise of one mean update, both in units of the clipping norm C, which no clipped
+gradient exceeds. The noise of all D coordinates, averaged over all draws of a run, has the variance
 2 ln(1/δ) D (C/M)² Σ p²/ε², so Q = 2 ln(1/δ) D/M²; C and the numbers of rounds and draws cancel (docs/theory.md, "The
 noise weight").
 """
