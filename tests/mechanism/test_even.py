@@ -157,6 +157,42 @@ def test_respond_says_what_a_whole_plan_does(make: Callable[..., RangeMechanism]
             assert paid == pytest.approx(whole.payments[client], rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.parametrize("make", [EvenJSAM, lambda **chosen: EvenJSAM(**chosen, max_epsilon=1.5), JSAM])
+@pytest.mark.parametrize("ids", [None, ["b", "a", "c", "d", "e"]])
+def test_clients_that_tie_on_an_ironed_stretch_are_paid_for_what_they_sell_there(
+    make: Callable[..., RangeMechanism], ids: list[str] | None
+) -> None:
+    """Of two clients with equal data and one virtual cost the same one is kept by plans, replies and payments."""
+    prior = scipy.stats.rv_histogram((np.array([0.5, 0.1, 0.4]), np.array([0, 0.3, 0.6, 1.0])), density=False)
+    rng = np.random.default_rng(9)
+    sold = 0
+    for _ in range(4):
+        c = prior.rvs(size=5, random_state=rng)
+        some = jsam.Market(sensitivities=c, prior=prior, samples=[40, 40, 30, 20, 20], ids=ids)
+        (flat,) = some.cost_of(0).flats
+        c[:2] = 0.95 * flat.low, flat.low + 0.5 * (flat.high - flat.low)
+        some = replace(some, sensitivities=c)
+        for client, mechanism in ((0, make(**weights(rng))), (1, make(**weights(rng)))):
+            honest = some.with_report(1 - client, c[1]).with_report(client, c[0])
+            truth = jsam.plan(honest, mechanism)
+            lies = flat.low + np.array([0.1, 0.5, 0.9]) * (flat.high - flat.low)
+            answers = mechanism.respond(honest, client, lies)
+            assert truth.payments is not None
+            for z, eps, paid in zip(lies, answers.epsilons, answers.payments, strict=True):
+                lie = jsam.plan(honest.with_report(client, float(z)), mechanism)
+                assert lie.payments is not None
+                assert eps == pytest.approx(lie.epsilons[client], rel=1e-7, abs=1e-12)
+                assert paid == pytest.approx(lie.payments[client], rel=1e-6, abs=1e-12)
+                gain = (
+                    lie.payments[client]
+                    - truth.payments[client]
+                    - c[0] * (lie.epsilons[client] - truth.epsilons[client])
+                )
+                assert gain <= 1e-6 * max(truth.payments[client], lie.payments[client])
+                sold += int(lie.epsilons[client] > 0)
+    assert sold > 0
+
+
 def test_unequal_numbers_that_are_equal_change_nothing() -> None:
     c = np.random.default_rng(7).random(20)
     alike = jsam.Market(sensitivities=c, prior=UNIFORM, samples=[600] * 20)

@@ -7,13 +7,15 @@ from .inner import best_epsilons, objective, values, values_capped
 from .payments import dense_payment, exact_curve, trapezoid_payments_on_grid
 from .published import Published, published_algorithm_1, true_objective
 from .search import brute_force, brute_force_joint
-from .selections import best_even, best_receiver
+from .selections import best_even, best_even_by_tangents, best_receiver
+from .simplex import least_over_simplex
 
 __all__ = [
     "DIGITS",
     "Published",
     "best_epsilons",
     "best_even",
+    "best_even_by_tangents",
     "best_receiver",
     "brute_force",
     "brute_force_joint",
@@ -21,6 +23,7 @@ __all__ = [
     "exact_cost",
     "exact_curve",
     "exact_root",
+    "least_over_simplex",
     "objective",
     "published_algorithm_1",
     "trapezoid_payments_on_grid",

@@ -29,6 +29,34 @@ def best_even(v: FloatArray, shares: FloatArray, weights: Weights, allowed: Call
     return _least(v, shares, weights, selections(), allowed)
 
 
+def best_even_by_tangents(
+    v: FloatArray, shares: FloatArray, weights: Weights, allowed: Callable[[FloatArray], bool], step: float
+) -> float:
+    """As `best_even` with a cap on ε, where tangents stand for the root in the loss: all subsets, and all tangents.
+
+    With x under the root, √x is the least of x/(2y) + y/2 over y, and here y = t/U² with t a power of `step`.
+    """
+    N, eta, Q, E = len(v), weights.loss_weight, weights.noise_weight, weights.max_epsilon
+    most = 10.0**7
+    powers = np.arange(-math.ceil(math.log(most) / math.log(step)), math.ceil(math.log(most) / math.log(step)))
+    t = float(step) ** powers
+    least = math.inf
+    for size in range(1, N + 1):
+        for kept in itertools.combinations(range(N), size):
+            A = list(kept)
+            U = float(shares[A].sum())
+            p = np.zeros(N)
+            p[A] = shares[A] / U
+            if not allowed(p):
+                continue
+            d = weights.bias_weight * math.sqrt((shares**2).sum() * max(1 / U - 1, 0.0))
+            noise = eta * Q / (2 * N**2 * t)[:, None]
+            eps = np.minimum(np.cbrt(2 * noise / v[A]), math.inf if E is None else E)
+            counted = eta * (d + (d * U) ** 2 / (2 * t) + t / (2 * U**2)) + (noise / eps**2 + v[A] * eps).sum(axis=1)
+            least = min(least, float(counted.min()))
+    return least
+
+
 def best_receiver(v: FloatArray, shares: FloatArray, weights: Weights, allowed: Callable[[FloatArray], bool]) -> float:
     """The least objective over all p in which one client takes what the others, each at 0 or its share, leave."""
 

@@ -11,13 +11,13 @@ import numpy as np
 from jsam.errors import InputError
 from jsam.mechanism._arrays import FloatArray, IntArray
 from jsam.mechanism.bound import BiasRule
-from jsam.mechanism.families.base import RangeMechanism
+from jsam.mechanism.families.base import RangeMechanism, tie_order
 from jsam.mechanism.lots import check_lot
 from jsam.mechanism.market import Market
 from jsam.mechanism.solver.counted import Sizes, even_range
 from jsam.mechanism.solver.profiles import Profiles, even_shares
 from jsam.mechanism.solver.response import Answers
-from jsam.mechanism.solver.unequal import UnequalReport
+from jsam.mechanism.solver.unequal import UnequalReport, told_apart
 from jsam.mechanism.weights import Weights
 
 ROUNDING = 1e-12
@@ -66,7 +66,8 @@ class EvenJSAM(RangeMechanism):
         allowed = even_range(sizes)
         if not allowed.any():
             raise self.nothing_within(market.num_clients)
-        return UnequalReport(sizes=sizes, v=v, receivers=False, allowed=allowed)
+        factors = told_apart(len(active), ironed=market.ironed, tie_order=tie_order(market, active))
+        return UnequalReport(sizes=sizes, reported=v, factors=factors, receivers=False, allowed=allowed)
 
     @property
     def minimises_another_loss(self) -> bool:

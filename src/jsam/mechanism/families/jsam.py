@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from jsam.errors import UnequalDataError
 from jsam.mechanism._arrays import FloatArray, IntArray
-from jsam.mechanism.families.base import RangeMechanism
+from jsam.mechanism.families.base import RangeMechanism, tie_order
 from jsam.mechanism.market import Market
 from jsam.mechanism.solver.counted import Sizes, receiver_range
 from jsam.mechanism.solver.profiles import Profiles, capped_curve, equal_receivers, thresholds
 from jsam.mechanism.solver.response import Answers
-from jsam.mechanism.solver.unequal import UnequalReport
+from jsam.mechanism.solver.unequal import UnequalReport, told_apart
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +50,8 @@ class JSAM(RangeMechanism):
         allowed = receiver_range(sizes)
         if not allowed.any():
             raise self.nothing_within(market.num_clients)
-        return UnequalReport(sizes=sizes, v=v, receivers=True, allowed=allowed)
+        factors = told_apart(len(active), ironed=market.ironed, tie_order=tie_order(market, active))
+        return UnequalReport(sizes=sizes, reported=v, factors=factors, receivers=True, allowed=allowed)
 
     @property
     def _cap(self) -> float | None:

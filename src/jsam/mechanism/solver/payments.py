@@ -303,7 +303,8 @@ def _exclusion(own: Answers, block: Block, start: FloatArray, cost: VirtualCost,
     if len(levels):
         above = np.minimum(np.searchsorted(levels, v), len(levels) - 1)
         for level in (levels[np.maximum(above - 1, 0)], levels[above]):
-            near = np.abs(v - level) <= 1e-12 * level + 4 * ROUNDING * np.where(sought, final, 0.0) / eps
+            with np.errstate(divide="ignore", invalid="ignore"):
+                near = np.abs(v - level) <= 1e-12 * level + 4 * ROUNDING * np.where(sought, final, 0.0) / eps
             on = np.flatnonzero(sought & near & (level >= start) & ~hidden)
             if len(on) == 0:
                 continue

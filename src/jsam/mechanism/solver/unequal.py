@@ -32,6 +32,21 @@ from jsam.mechanism.solver.stages import (
 CHUNK_OF_FEW = 1 << 14  # reports × ways: beyond it fewer reports together are quicker
 ROUNDS = 5  # of cutting pieces of data, for the bound on what rounding loses
 SLACK = 1 + 1e-12
+APART = 1e-9  # relative: far more than rounding, far less than what payments are checked to
+
+
+def told_apart(num_clients: int, *, ironed: bool, tie_order: IntArray | None) -> FloatArray:
+    """Factors by which virtual costs are multiplied, so that no two clients tie where priors are ironed.
+
+    All reports of an ironed stretch have one virtual cost. Of clients who hold equally much, too, the planner and the
+    payments must then keep the same ones. A factor of each client's own, in the order that the market fixes for ties,
+    sees to that, and ε still falls with the report.
+    """
+    factors = np.ones(num_clients)
+    if ironed:
+        first = np.arange(num_clients) if tie_order is None else tie_order
+        factors[first] += APART * np.arange(num_clients) / num_clients
+    return factors
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,13 +99,19 @@ class OneClient(Block):
 class UnequalReport(Answers):
     """The minimal objective and a client's own ε as functions of its virtual cost, the others' fixed.
 
-    Clients go by their position; `v` are their virtual costs as the planner tells them apart.
+    Clients go by their position. What is asked about virtual costs is answered about `factors` times as much.
     """
 
     sizes: Sizes
-    v: FloatArray
+    reported: FloatArray  # virtual costs
+    factors: FloatArray  # of each client, by which the planner tells them apart
     receivers: bool  # whether a client may receive what the others leave, as under the paper's loss
     allowed: BoolArray  # which numbers of units may be kept
+
+    @cached_property
+    def v(self) -> FloatArray:
+        """Virtual costs as the planner tells them apart."""
+        return np.asarray(self.reported * self.factors)
 
     @cached_property
     def candidates(self) -> Candidates:
@@ -191,6 +212,7 @@ class UnequalReport(Answers):
 
     def split(self, ranks: IntArray, low: FloatArray, high: FloatArray, leaf: int) -> Iterator[OneClient]:
         """One block for each client, or some for a client that `ranks` repeats, with the ways that can win."""
+        low, high = low * self.factors[ranks], high * self.factors[ranks]
         if len(ranks) > 1 and ranks[0] == ranks[1]:
             everything = self.everything(ranks)
             for start in range(0, len(ranks), leaf):
@@ -202,10 +224,12 @@ class UnequalReport(Answers):
             yield block.between(start, end)
 
     def narrowed(self, block: OneClient, low: FloatArray, high: FloatArray) -> OneClient:
-        return block.between(float(low.min()), float(high.max()))
+        factor = float(self.factors[block.ranks[0]])
+        return block.between(float(low.min()) * factor, float(high.max()) * factor)
 
     def curve(self, block: OneClient, ranks: IntArray, v: FloatArray) -> Curves:
         """Objective, own ε and phase of the block's client at each v."""
+        v = v * self.factors[block.ranks[0]]
         G, eps, phase = np.full(len(v), block.dropped), np.zeros(len(v)), np.full(len(v), -1.0)
 
         def fill(at: IntArray, near: OneClient) -> None:
