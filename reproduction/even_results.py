@@ -22,7 +22,10 @@ UNCAPPED_HEAD = (
     "data set", "s", "cost", "`jsam-even`", "clients", "largest ε", "best m afterwards", "its accuracy",
     "`jsam`, best Q afterwards", "its largest ε",
 )  # fmt: skip
-CAPPED_HEAD = ("s", "cost", "`jsam-even`", "`jsam`, best Q afterwards", "best truthful rival", "", "`pay-as-bid`")
+CAPPED_HEAD = (
+    "s", "cost", "`jsam-even`", "paid", "`jsam`, best Q afterwards", "paid", "best truthful rival", "", "paid",
+    "`pay-as-bid`", "paid", "largest ε of all",
+)  # fmt: skip
 WRONG_HEAD = ("s", "Q/10", "Q/3", "Q", "3 Q", "10 Q")
 SOURCE = "Even shares"
 REGRET, EACH_REGRET = 1.2, 2.0  # points
@@ -61,8 +64,14 @@ def capped_rows(results: Results) -> list[list[str]]:
         best = _best([rivals[name] for name in TRUTHFUL if name in rivals])
         name = "–" if best is None else f"`{best.config.mechanism}`"
         paper = _paper(results, "mnist", place, cap=CAP)
-        others = (_percent(paper), _percent(best), name, _percent(rivals.get("pay-as-bid")))
-        rows.append([f"{place.similarity:g}", f"{place.cost:g}", _percent(cell), *others])
+        bids = rivals.get("pay-as-bid")
+        largest = max(c.largest("epsilon_sold_max") or 0.0 for c in (cell, paper, best, bids) if c is not None)
+        rows.append(
+            [
+                f"{place.similarity:g}", f"{place.cost:g}", _percent(cell), _paid(cell), _percent(paper), _paid(paper),
+                _percent(best), name, _paid(best), _percent(bids), _paid(bids), f"{largest:.3g}",
+            ]
+        )  # fmt: skip
     return rows
 
 
@@ -221,6 +230,12 @@ def _number(cell: Cell) -> str:
 
 def _percent(cell: Cell | None) -> str:
     return "–" if cell is None or cell.accuracy_mean is None else f"{cell.accuracy_mean:.1f}"
+
+
+def _paid(cell: Cell | None) -> str:
+    """The mean of what was due over the seeds' clients."""
+    paid = None if cell is None else cell.mean("total_payment")
+    return "–" if paid is None else f"{paid:.3g}"
 
 
 def _epsilon(cell: Cell | None) -> str:

@@ -29,7 +29,7 @@ MAX_EPSILON = 10.0  # where a command trains: a larger ε protects hardly anybod
 
 _HELP = {
     "mechanism": f"{'  '.join(mechanism_names())}, with a number of clients for M and of types for K, or a class "
-    "of your own, package.module:Class.",
+    "of your own, package.module:Class (not in campaigns, whose clients must know it).",
     "prior": "What is known about sensitivities before anybody reports: uniform:0,1  beta:2,5 "
     " lognorm:s=0.5,scale=0.3  truncnorm:a=-2,b=2,loc=0.5,scale=0.2 (any continuous scipy.stats distribution) "
     " or empirical:PAST.csv; or halves: two halves of the clients are planned apart, each with a prior learned from "
@@ -236,6 +236,8 @@ class OpenRules:
         """Say which weights followed from the task, with their parts, and which cap holds though nobody gave it."""
         if self.noise_weight:
             say(f"noise weight {task.noise.words}; --noise-weight gives another")
+        if self.noise_weight and closed.mechanism == "jsam":
+            say("the paper leaves the weights of jsam open; these are made for jsam-even")
         if labels is not None:
             say(f"heterogeneity from label counts with noise: {labels.words}")
         elif self.heterogeneity is not None:

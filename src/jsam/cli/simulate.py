@@ -24,6 +24,7 @@ EXAMPLES = examples(
 )
 
 DEFAULT_CLIENTS, DEFAULT_PRIOR = "100", "uniform:0,1"
+FEW = 3  # whoever is one of fewer is most of what the model learns
 
 
 @with_options
@@ -100,6 +101,11 @@ def simulate(
         if open_rules is not None and rules is not None:
             economy.say_mechanism(rules)
             open_rules.say_weights(rules, weights, labels)
+            if agreed.num_selected < FEW <= agreed.num_clients:
+                say(
+                    f"warning: {agreed.num_selected} of {agreed.num_clients} clients are drawn, and the model learns"
+                    f" from nobody else; --min-clients {FEW} demands more"
+                )
         with warnings_as_lines(), resumable(output), tracking(output, tensorboard) as tracker:
             if "learning_rate" in training:
                 noise = NoisePlan.of(agreed, settings, task.partition.sizes)
