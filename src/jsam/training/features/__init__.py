@@ -6,7 +6,8 @@ parameters than a convolutional network of the same accuracy, and each parameter
 
 from __future__ import annotations
 
+from jsam.training.features.feature_cache import with_features
 from jsam.training.features.record_features import ScatteringFeatures
 from jsam.training.features.scattering import ScatteringTransform
 
-__all__ = ["ScatteringFeatures", "ScatteringTransform"]
+__all__ = ["ScatteringFeatures", "ScatteringTransform", "with_features"]
