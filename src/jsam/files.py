@@ -26,7 +26,7 @@ _OTHERS = 0o077
 _POSIX = os.name == "posix"
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Write beside `path`, flush to disk, then rename: a kill or a full disk leaves what was there before.
 
     Where the folder cannot be flushed the write has failed: a new file is then removed again, and a file that took the
@@ -52,7 +52,7 @@ def write_atomically(path: Path, data: bytes) -> None:
                 part.unlink()
 
 
-def write_part(path: Path, data: bytes) -> Path:
+def write_part(path: Path, data: bytes | memoryview) -> Path:
     """Write a new file beside `path`, flushed to disk, that can take its place; return where it is.
 
     It is its owner's alone from the moment at which it appears: one that is closed later may have been opened before.

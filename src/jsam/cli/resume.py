@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from jsam.cli.options import RunFolderArgument, TensorBoardFlag, examples, with_options
 from jsam.cli.output import require_torch, say
-from jsam.cli.running import RoundProgress, finish, resumable, say_noise, tracking, warnings_as_lines
+from jsam.cli.running import (
+    FEATURES_LABEL,
+    RoundProgress,
+    counting,
+    finish,
+    resumable,
+    say_noise,
+    tracking,
+    warnings_as_lines,
+)
 
 EXAMPLES = examples("jsam resume runs/a")
 
@@ -29,6 +38,9 @@ def resume(*, folder: RunFolderArgument, tensorboard: TensorBoardFlag = False) -
     if run.summary.exists():
         say(f"{folder} is complete; nothing is left to train")
     bar = RoundProgress(f"Training ({load_contract(run.contract).mechanism})", settings.rounds)
-    with warnings_as_lines(), resumable(folder), tracking(folder, tensorboard) as tracker, bar as progress:
-        go_on(folder, progress=progress, tracker=tracker)
+    # The bar of rounds is there already, and a terminal shows one bar at a time.
+    preparing = counting(FEATURES_LABEL, bar=False)
+    recorded = tracking(folder, tensorboard)
+    with warnings_as_lines(), resumable(folder), recorded as tracker, bar as progress, preparing as counted:
+        go_on(folder, preparing=counted, progress=progress, tracker=tracker)
     finish(folder, strict=settings.rule_of_noise.keeps_contracts)

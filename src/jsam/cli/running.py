@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from jsam.training.recorded_run import RunResult
     from jsam.training.task import Task
     from jsam.training.tensorboard import TensorBoard
+
+
+FEATURES_LABEL = "Computing features"
+_UNSEEN_SECONDS = 2.0
 
 
 @contextlib.contextmanager
@@ -77,6 +82,38 @@ class RoundProgress:
             return
         changes: dict[str, Any] = {"accuracy": accuracy} if accuracy is not None else {}
         self._progress.update(self._task, completed=record["round"], **changes)
+
+
+@contextlib.contextmanager
+def counting(label: str, *, bar: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """Show how far something is that takes over two seconds: by a bar on a terminal, elsewhere by one line.
+
+    The function inside is called with the number of records that are done, and with that of all.
+    """
+    begun = time.monotonic()
+    shown: list[Callable[[int], None]] = []
+    with contextlib.ExitStack() as stack:
+
+        def heard(done: int, total: int) -> None:
+            if not shown and time.monotonic() - begun > _UNSEEN_SECONDS:
+                if bar and sys.stderr.isatty():
+                    shown.append(_bar(stack, label, total))
+                else:
+                    say(f"{label} of {total:,} records, once for this data set")
+                    shown.append(lambda _: None)
+            for show in shown:
+                show(done)
+
+        yield heard
+
+
+def _bar(stack: contextlib.ExitStack, label: str, total: int) -> Callable[[int], None]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+    task = progress.add_task(label, total=total)
+    return lambda done: progress.update(task, completed=done)
 
 
 @contextlib.contextmanager

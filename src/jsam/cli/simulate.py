@@ -9,7 +9,16 @@ from jsam.cli.label_counts import bought_counts, charges_named
 from jsam.cli.options import ECONOMY, RESULT, TensorBoardFlag, examples, option, with_options
 from jsam.cli.output import check_folder, require_torch, say
 from jsam.cli.rule_options import MAX_EPSILON, RULES_FILE, RuleOptions, rule_flags
-from jsam.cli.running import finish, resumable, say_noise, tracking, trained, warnings_as_lines
+from jsam.cli.running import (
+    FEATURES_LABEL,
+    counting,
+    finish,
+    resumable,
+    say_noise,
+    tracking,
+    trained,
+    warnings_as_lines,
+)
 from jsam.cli.simulated import Planned, Reporting, Simulated, asked
 from jsam.cli.training_options import DATA, PartitionOptions, TrainingOptions
 from jsam.errors import InputError
@@ -36,7 +45,13 @@ def simulate(
         str | None,
         option(DATA, f"How many clients to simulate, or a CLIENTS.csv with reports. \\[default: {DEFAULT_CLIENTS}]"),
     ] = None,
-    model: Annotated[str | None, option(DATA, "Model by name. \\[default: the data set's]")] = None,
+    model: Annotated[
+        str | None,
+        option(
+            DATA,
+            "mnist, cifar10, digits, linear, scatter-linear, or a package's model. \\[default: the data set's]",
+        ),
+    ] = None,
     contract: Annotated[
         Path | None,
         option(
@@ -85,7 +100,8 @@ def simulate(
     data = load_dataset(dataset)
     held = simulated.held(partition, data.num_train)
     spec = TaskSpec(dataset=dataset, model=model, num_clients=simulated.num_clients, seed=seed, **held)
-    task = spec.build(dataset=data)
+    with counting(FEATURES_LABEL) as progress:
+        task = spec.build(dataset=data, device=settings.device, progress=progress)
     rules, survey, labels = None, None, None
     with charges_named(output) as bought:
         if open_rules is not None:

@@ -2,18 +2,22 @@
 
 A package offers a model by an entry point of the group `jsam.models`, a function without arguments that returns an
 `nn.Module`. A name is all that travels, in a campaign too: what it stands for is what is installed on each machine.
-jsam's own are the paper's two convolutional networks, and a small one for scikit-learn's digits.
+jsam's own are the paper's two convolutional networks, a small one for scikit-learn's digits, and linear models, whose
+size follows from the data: `linear` on the records as they are, `scatter-linear` on their scattering features.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 
 import torch
 from torch import nn
 
 from jsam.errors import InputError
+from jsam.training.features import ScatteringFeatures
 
 
 def _mnist() -> nn.Module:
@@ -57,22 +61,43 @@ def _digits() -> nn.Module:
     )
 
 
+def _linear(shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), num_classes))
+
+
 _BUILDERS: dict[str, Callable[[], nn.Module]] = {"mnist": _mnist, "cifar10": _cifar10, "digits": _digits}
 
-MODEL_NAMES: tuple[str, ...] = tuple(_BUILDERS)
+FEATURES = {"scatter-linear": ScatteringFeatures()}
+"""Models that are trained on features of the records, which `TaskSpec.build` puts in the records' place."""
+SIZED = ("linear", *FEATURES)
+"""Linear models, whose size follows from the data."""
+MODEL_NAMES: tuple[str, ...] = (*_BUILDERS, *SIZED)
 GROUP = "jsam.models"
 
 
 def check_model(name: str) -> None:
-    """Refuse a name that this installation does not know."""
+    """Refuse a name that this installation does not know, and one that stands for a model only beside data."""
+    if name in SIZED:
+        raise _unsized(name)
     if name not in MODEL_NAMES:
         _offered(name)
 
 
-def build_model(name: str, seed: int) -> nn.Module:
-    """A freshly initialised model; the same name and seed give the same weights, whatever was drawn before."""
+def build_model(
+    name: str, seed: int, *, shape: tuple[int, ...] | None = None, num_classes: int | None = None
+) -> nn.Module:
+    """A freshly initialised model; the same name and seed give the same weights, whatever was drawn before.
+
+    `shape` is that of a record or its features. With the number of classes it is the size of a linear model; the other
+    models have a size of their own.
+    """
     offered = None if name in MODEL_NAMES else _offered(name)
-    build = _BUILDERS[name] if offered is None else offered.load()
+    if name in SIZED:
+        if shape is None or num_classes is None:
+            raise _unsized(name)
+        build: Callable[[], nn.Module] = partial(_linear, shape, num_classes)
+    else:
+        build = _BUILDERS[name] if offered is None else offered.load()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = build()
@@ -80,6 +105,13 @@ def build_model(name: str, seed: int) -> nn.Module:
         return model
     value = name if offered is None else offered.value
     raise InputError(f"model {name!r}: {value} returns {type(model).__name__}; it must be an nn.Module")
+
+
+def _unsized(name: str) -> InputError:
+    return InputError(
+        f"model {name!r} takes its size from the data, which are not known here; it is for jsam simulate, and "
+        f"campaigns take one of {', '.join(_BUILDERS)} or an entry point of the group {GROUP}"
+    )
 
 
 def _offered(name: str) -> EntryPoint:

@@ -27,6 +27,7 @@ from jsam.training.checkpoint import Progress, as_bytes, load_checkpoint, save_c
 from jsam.training.clipping.precision import checked_precision
 from jsam.training.eager_rounds import EagerRounds
 from jsam.training.environment import accelerator, check_same, device_named, threads_set_to, versions
+from jsam.training.features.record_features import Counted
 from jsam.training.graphs import ReplayedRounds, graphs_for, replayable
 from jsam.training.label_survey import LabelSurvey
 from jsam.training.loaded_task import LoadedTask
@@ -112,12 +113,14 @@ def resume(
     output: Path | str,
     *,
     task: Task | None = None,
+    preparing: Counted | None = None,
     progress: RoundCallback | None = None,
     tracker: Tracker | None = None,
 ) -> RunResult:
     """Go on with a run that was interrupted; it ends bit for bit as if it had not been.
 
-    A task of your own must be given again, with the model as it was before training.
+    A task of your own must be given again, with the model as it was before training. `preparing` hears how many records
+    have their features, where the model is trained on features that the cache lacks.
     """
     folder = RunFolder(output)
     config = folder.read_config()
@@ -126,7 +129,7 @@ def resume(
     if task is None:
         if config["task"] is None:
             raise RunFolderError(f"{folder.path} trains a task of your own; resume it from Python, giving the task")
-        task = TaskSpec.from_dict(config["task"]).build()
+        task = TaskSpec.from_dict(config["task"]).build(device=settings.device, progress=preparing)
     data = task.fingerprint()
     odd = [name for name, value in config["data"].items() if data.get(name) != value]
     if odd:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from jsam.training.clipping import PerSampleLoss
+    from jsam.training.features.record_features import Counted
 
 _SAMPLED_ROWS = 1024
 
@@ -106,17 +107,29 @@ class TaskSpec:
     sizes: str | tuple[int, ...] | None = None
     seed: int = 0
 
-    def build(self, folder: Path | str | None = None, *, dataset: Dataset | None = None) -> Task:
+    def build(
+        self,
+        folder: Path | str | None = None,
+        *,
+        dataset: Dataset | None = None,
+        device: str = "cpu",
+        progress: Counted | None = None,
+    ) -> Task:
         """Load, deal out and initialise; the same spec gives the same task.
 
-        `dataset` is given where that data set is loaded already.
+        `dataset` is given where that data set is loaded already. A model on features has them computed on `device` or
+        read from the cache; `progress` hears how many records are done, and how many there are.
         """
-        from jsam.training.models import build_model
+        from jsam.training.features import with_features
+        from jsam.training.models import FEATURES, build_model
 
         dataset = dataset or load_dataset(self.dataset, folder)
         split = self.split(dataset, folder)
         name = self.model or self.dataset
-        model = build_model(name, derived_seed(self.seed, "model"))
+        if name in FEATURES:
+            dataset = with_features(dataset, FEATURES[name], device=device, progress=progress)
+        seed, shape = derived_seed(self.seed, "model"), dataset.input_shape
+        model = build_model(name, seed, shape=shape, num_classes=dataset.num_classes)
         _check_fit(name, model, dataset)
         return Task(dataset=dataset, partition=split, model=model, spec=self)
 
