@@ -208,6 +208,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="store the results with versions and machine")
     options = parser.parse_args()
+    if options.markets < 1:
+        parser.error(f"--markets is {options.markets}; it must be 1 or more")
     results, rng = [], np.random.default_rng(options.seed)
     for number in range(options.markets):
         results.append(judged(drawn(number, options.seed), rng))

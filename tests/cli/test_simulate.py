@@ -471,3 +471,23 @@ def test_the_demo_falls_back_to_digits_and_says_so(
     said = capsys.readouterr()
     assert "instead of MNIST" in said.err
     assert "MNIST could not be had" in " ".join(said.out.split())
+
+
+def test_a_model_that_learns_from_one_or_two_clients_is_warned_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Data that are alike and a small budget keep few; a floor on their number is what the line names."""
+    wish = ["simulate", "--dataset", "digits", "--clients", "6", "--budget", "5", "--rounds", "1", "--threads", "1"]
+    assert main([*wish, "--output", str(tmp_path / "few")]) == 0
+    assert "1 of 6 clients are drawn" in capsys.readouterr().err
+    assert main([*wish, "--min-clients", "3", "--output", str(tmp_path / "more")]) == 0
+    assert "clients are drawn" not in capsys.readouterr().err
+
+
+def test_automatic_weights_of_the_papers_mechanism_are_said_to_be_those_of_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wish = ["simulate", "--dataset", "digits", "--clients", "6", "--budget", "5", "--rounds", "1", "--threads", "1"]
+    for number, (mechanism, said) in enumerate([("jsam", True), ("jsam-even", False)]):
+        assert main([*wish, "--mechanism", mechanism, "--output", str(tmp_path / str(number))]) == 0
+        assert ("these are made for jsam-even" in capsys.readouterr().err) is said
